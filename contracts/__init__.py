@@ -1,0 +1,1 @@
+"""What the stages say to each other. Imports nothing of ours and does no I/O."""

@@ -1,0 +1,128 @@
+"""The whole of topology.yaml, and the checks that need more than one section."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from contracts.topology.sections import (
+    BusSection,
+    ModelSection,
+    Name,
+    PoolSection,
+    RouteSection,
+    Section,
+    StagesSection,
+    TenantSection,
+)
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake: where it is and what to write instead."""
+
+    path: Path
+    message: str
+
+
+class Topology(Section):
+    """The running system, declared."""
+
+    version: Literal[1] = Field(description="of this schema")
+    currency: str = Field("USD", pattern=r"^[A-Z]{3}$", description="of all prices (ISO 4217)")
+    bus: BusSection = Field(default_factory=BusSection, description="the message bus")
+    models: dict[Name, ModelSection] = Field(min_length=1, description="by name")
+    pools: dict[Name, PoolSection] = Field(min_length=1, description="by name")
+    routes: Annotated[list[RouteSection], Field(min_length=1)] = Field(
+        description="tried in order; the first match decides"
+    )
+    tenants: dict[Name, TenantSection] = Field(min_length=1, description="by name")
+    stages: StagesSection = Field(
+        default_factory=StagesSection, description="the processes around the executors"
+    )
+
+    def route_name(self, index: int) -> str:
+        """The name of a route in decisions."""
+        return self.routes[index].name or f"route-{index}"
+
+    def model_of(self, pool: str) -> ModelSection:
+        """The model that a pool serves."""
+        return self.models[self.pools[pool].model]
+
+    def problems(self) -> list[Problem]:
+        """Every mistake between sections, none left out."""
+        return [
+            *self._pool_problems(),
+            *self._route_problems(),
+            *self._tenant_problems(),
+            *self._port_problems(),
+        ]
+
+    def _pool_problems(self) -> Iterator[Problem]:
+        for name, pool in self.pools.items():
+            here: Path = ("pools", name)
+            if pool.model not in self.models:
+                yield Problem((*here, "model"), _unknown("model", pool.model, self.models))
+            if pool.executors.min == 0:
+                yield Problem(
+                    (*here, "executors", "min"), "a pool without executors; write 1 or more"
+                )
+            if pool.executors.max < pool.executors.min:
+                yield Problem(
+                    (*here, "executors", "max"),
+                    f"{pool.executors.max} is below min ({pool.executors.min})",
+                )
+            if sorted(set(pool.buckets)) != pool.buckets:
+                yield Problem((*here, "buckets"), "write bounds in rising order, each once")
+            context = self.models[pool.model].context if pool.model in self.models else None
+            if context is not None and pool.kv_tokens < context:
+                yield Problem(
+                    (*here, "kv_tokens"),
+                    f"{pool.kv_tokens} tokens cannot hold the model's context of {context}",
+                )
+
+    def _route_problems(self) -> Iterator[Problem]:
+        seen: dict[str, int] = {}
+        for index, route in enumerate(self.routes):
+            here: Path = ("routes", index)
+            if route.pool not in self.pools:
+                yield Problem((*here, "pool"), _unknown("pool", route.pool, self.pools))
+            if route.match.tenant is not None and route.match.tenant not in self.tenants:
+                yield Problem(
+                    (*here, "match", "tenant"),
+                    _unknown("tenant", route.match.tenant, self.tenants),
+                )
+            if route.match.model is not None and route.match.model not in self.models:
+                yield Problem(
+                    (*here, "match", "model"), _unknown("model", route.match.model, self.models)
+                )
+            name = self.route_name(index)
+            if name in seen:
+                yield Problem((*here, "name"), f"{name!r} is already routes[{seen[name]}]")
+            seen.setdefault(name, index)
+
+    def _tenant_problems(self) -> Iterator[Problem]:
+        owner: dict[str, str] = {}
+        for name, tenant in self.tenants.items():
+            for index, key in enumerate(tenant.keys):
+                if key in owner:
+                    yield Problem(
+                        ("tenants", name, "keys", index),
+                        f"this key already belongs to tenant {owner[key]!r}; make a new one",
+                    )
+                owner.setdefault(key, name)
+
+    def _port_problems(self) -> Iterator[Problem]:
+        grpc_port = int(self.stages.egress.grpc.rpartition(":")[2])
+        if grpc_port == self.bus.port:
+            yield Problem(
+                ("stages", "egress", "grpc"), f"port {grpc_port} is already bus.port; take another"
+            )
+
+
+def _unknown(kind: str, value: str, known: object) -> str:
+    names = ", ".join(sorted(known)) if isinstance(known, dict) else ""
+    return f"unknown {kind} {value!r}; known: {names or 'none'}"

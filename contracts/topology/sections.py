@@ -1,0 +1,209 @@
+"""One class per section of topology.yaml. The reference page is generated from these fields."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from contracts import subjects
+from contracts.client import Priority
+
+
+def unit(name: str) -> Any:
+    """The unit of a field, for messages and the reference page."""
+    return {"unit": name}
+
+
+def _name(text: str) -> str:
+    if not subjects.is_name(text):
+        raise ValueError(
+            "a name starts with a letter or digit and has at most 64 letters, digits, '-' and '_'"
+        )
+    return text
+
+
+def _listen(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError("write HOST:PORT with a port from 1 to 65535, for example 127.0.0.1:7070")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Listen = Annotated[str, AfterValidator(_listen)]
+KeyHash = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+
+
+class Section(BaseModel):
+    """Base of all sections: strict types, unknown keys are mistakes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class BusSection(Section):
+    """The message bus."""
+
+    embedded: Literal[True] = Field(True, description="start a nats-server as a child process")
+    port: int = Field(4222, ge=1, le=65535, description="where NATS clients connect, on 127.0.0.1")
+    store_bytes: int = Field(
+        1 << 30,
+        ge=1 << 24,
+        description="most disk space for stored requests",
+        json_schema_extra=unit("bytes"),
+    )
+
+
+class ModelSection(Section):
+    """A model that pools can serve."""
+
+    source: str = Field(
+        min_length=1,
+        description="smollm2-135m-instruct (built in), hf:OWNER/NAME, a folder or a .gguf file",
+    )
+    context: int | None = Field(
+        None,
+        ge=16,
+        description="longest prompt plus answer; default: what the model was made for",
+        json_schema_extra=unit("tokens"),
+    )
+    weights: Literal["auto", "fp32", "fp16"] = Field(
+        "auto", description="how weights are kept; auto = fp16 where the CPU has fast kernels"
+    )
+
+
+class ExecutorRange(Section):
+    """How many executors a pool has."""
+
+    min: int = Field(1, ge=0, le=64, description="executors that are started")
+    max: int = Field(
+        1, ge=1, le=64, description="bound for a later planner; today `min` are started"
+    )
+
+
+class PriceSection(Section):
+    """What the pool's accelerators cost."""
+
+    accelerator_hour: float = Field(
+        0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="price of one executor for one hour",
+        json_schema_extra=unit("currency per hour"),
+    )
+
+
+class QueueSection(Section):
+    """Bounds of a pool's queue; beyond them a request is refused as saturated."""
+
+    requests: int = Field(
+        1024, ge=1, le=100_000, description="waiting", json_schema_extra=unit("requests")
+    )
+    tokens: int = Field(
+        4_000_000,
+        ge=1,
+        description="waiting, prompt plus max_tokens",
+        json_schema_extra=unit("tokens"),
+    )
+
+
+class PoolSection(Section):
+    """Executors that serve one model alike."""
+
+    model: str = Field(description="a name from `models`")
+    executors: ExecutorRange = Field(default_factory=ExecutorRange, description="how many")
+    device: Literal["auto", "cpu"] = Field("auto", description="where they compute")
+    threads: int = Field(2, ge=1, le=256, description="torch threads of each executor")
+    slots: int = Field(
+        16, ge=1, le=1024, description="requests an executor runs at once (largest batch)"
+    )
+    kv_tokens: int = Field(
+        65536,
+        ge=64,
+        description="KV cache of each executor",
+        json_schema_extra=unit("tokens"),
+    )
+    step_tokens: int = Field(
+        512,
+        ge=16,
+        le=65536,
+        description="token budget of one engine step (prefill chunk and decodes together)",
+        json_schema_extra=unit("tokens"),
+    )
+    zone: Name = Field("default", description="label of where they run, shown in usage rows")
+    price: PriceSection = Field(default_factory=PriceSection, description="what they cost")
+    buckets: list[Annotated[int, Field(ge=1)]] = Field(
+        default_factory=lambda: [512, 2048, 8192],
+        min_length=1,
+        max_length=32,
+        description="upper bounds of length buckets (prompt plus max_tokens); shorter go first",
+        json_schema_extra=unit("tokens"),
+    )
+    queue: QueueSection = Field(default_factory=QueueSection, description="bounds of the queue")
+
+
+class RouteMatch(Section):
+    """Which requests a route takes; what is not named matches all."""
+
+    tenant: str | None = Field(None, description="a name from `tenants`")
+    model: str | None = Field(None, description="the model the caller named")
+    verb: Literal["generate", "chat"] | None = Field(None, description="kind of call")
+    priority: Annotated[Priority | None, Field(strict=False)] = Field(
+        None, description="high, normal or low"
+    )
+
+
+class RouteSection(Section):
+    """The first route that matches decides pool and defaults."""
+
+    name: Name | None = Field(None, description="shown in decisions; default: route-<position>")
+    match: RouteMatch = Field(default_factory=RouteMatch, description="which requests")
+    pool: str = Field(description="a name from `pools`")
+    over_length: Literal["reject"] = Field(
+        "reject", description="what happens to a prompt longer than the model's context"
+    )
+    max_tokens: int = Field(
+        512,
+        ge=1,
+        description="answer limit where the caller sets none",
+        json_schema_extra=unit("tokens"),
+    )
+    timeout_ms: int = Field(
+        120_000,
+        ge=1,
+        le=3_600_000,
+        description="time limit where the caller sets none",
+        json_schema_extra=unit("ms"),
+    )
+
+
+class TenantSection(Section):
+    """Who may call."""
+
+    keys: list[KeyHash] = Field(
+        min_length=1, description="SHA-256 of each API key, as sha256:<64 hex digits>"
+    )
+
+
+class IngressSection(Section):
+    """Access, validation and token count."""
+
+    replicas: int = Field(1, ge=1, le=16, description="processes")
+
+
+class EgressSection(Section):
+    """Client connections and streams."""
+
+    replicas: int = Field(1, ge=1, le=16, description="processes; they share the port")
+    grpc: Listen = Field("127.0.0.1:7070", description="where gRPC clients connect")
+    buffer_chunks: int = Field(
+        1024,
+        ge=16,
+        le=1_000_000,
+        description="unsent chunks before a slow gRPC client is cancelled",
+    )
+
+
+class StagesSection(Section):
+    """The processes around the executors."""
+
+    ingress: IngressSection = Field(default_factory=IngressSection, description="first checks")
+    egress: EgressSection = Field(default_factory=EgressSection, description="doors and streams")

@@ -1,0 +1,114 @@
+"""Events of the usage stream. Billing follows receipts, cost follows attempts."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from contracts.client import FinishReason, Priority
+from contracts.internal import Door, Internal
+
+
+class Price(Internal):
+    """What an accelerator of the pool costs when the event was made."""
+
+    accelerator_hour: float
+    currency: str
+
+
+class AttemptEvent(Internal):
+    """What one run of a request on one executor took. Key: `<request>:<attempt>:final`."""
+
+    kind: Literal["attempt"] = "attempt"
+    request_id: str
+    attempt: int
+    tenant: str
+    pool: str
+    model: str
+    executor: str
+    generation: int
+    finish: Literal["stop", "length", "cancelled", "error"]
+    prompt_tokens: int
+    cached_tokens: int
+    computed_tokens: int = Field(description="prompt and output tokens run through the model")
+    completion_tokens: int = Field(description="tokens this attempt sampled")
+    accelerator_s: float
+    started_ms: float
+    finished_ms: float
+    price: Price
+
+    @property
+    def key(self) -> str:
+        """Unique over all usage events."""
+        return f"{self.request_id}:{self.attempt}:final"
+
+
+class ReceiptEvent(Internal):
+    """What was delivered to the caller; exactly one for an accepted request.
+
+    Key: `<request>:receipt`.
+    """
+
+    kind: Literal["receipt"] = "receipt"
+    request_id: str
+    tenant: str
+    route: str
+    pool: str
+    model: str
+    reason: str
+    door: Door
+    priority: Priority
+    generation: int
+    egress: str
+    finish_reason: FinishReason
+    error_code: str | None = None
+    attempt: int = Field(description="the attempt that delivered, 0 = none")
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int = Field(description="tokens delivered")
+    queue_ms: float | None
+    ttft_ms: float | None
+    tpot_ms: float | None
+    e2e_ms: float
+    received_ms: float
+    finished_ms: float
+    stages: dict[str, float] = Field(description="ms spent in each stage")
+    metadata: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """Unique over all usage events."""
+        return f"{self.request_id}:receipt"
+
+
+class IntervalEvent(Internal):
+    """A stretch of an executor's life; its parts tile it exactly. Key: `<executor>:<start_ms>`.
+
+    Executors report at least every two seconds; the supervisor adds the stretch between a killed
+    executor's last report and its exit as `lost`.
+    """
+
+    kind: Literal["interval"] = "interval"
+    executor: str
+    pool: str
+    model: str
+    zone: str
+    device: str
+    generation: int
+    start_ms: float
+    end_ms: float
+    startup_ms: float = 0.0
+    busy_ms: float = 0.0
+    host_ms: float = 0.0
+    idle_ms: float = 0.0
+    drain_ms: float = 0.0
+    lost_ms: float = 0.0
+    price: Price
+
+    @property
+    def key(self) -> str:
+        """Unique over all usage events."""
+        return f"{self.executor}:{self.start_ms:.3f}"
+
+
+UsageEvent = Annotated[AttemptEvent | ReceiptEvent | IntervalEvent, Field(discriminator="kind")]
+USAGE_EVENT: TypeAdapter[UsageEvent] = TypeAdapter(UsageEvent)

@@ -1,0 +1,137 @@
+"""The life of a stage process: connect, read the topology, serve, beat, drain."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import nats.micro
+import uvloop
+
+from contracts import subjects
+from contracts.internal import Beat
+from contracts.topology import Topology
+from stages.runtime.bus import Bus
+from stages.runtime.clock import now_ms
+from stages.runtime.launch import Launch, read_launch
+
+BEAT_S: Final = 0.5
+DRAIN_S: Final = 10.0
+VERSION: Final = "0.1.0"
+
+log = logging.getLogger("headrace.stage")
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a service gets: who it is, the bus, and the topology it was started with."""
+
+    launch: Launch
+    bus: Bus
+    topology: Topology
+    generation: int
+
+
+class Service(Protocol):
+    """The part of a stage that differs from the others."""
+
+    async def start(self) -> None:
+        """Subscribe; return when ready to serve."""
+
+    async def drain(self) -> None:
+        """Take nothing new and finish what runs; bounded by the caller."""
+
+    def counters(self) -> dict[str, float]:
+        """Figures since start, for beats and `headrace status`."""
+
+    def detail(self) -> dict[str, str]:
+        """What else an operator wants to see."""
+
+
+class BeatLoop:
+    """Publishes the stage's beat twice a second until stopped."""
+
+    def __init__(self, context: Context, service: Service) -> None:
+        self._context = context
+        self._service = service
+        self.ready_ms: float | None = None
+        self.draining = False
+
+    async def run(self) -> None:
+        """Beat for ever (cancel to end)."""
+        while True:
+            await self.send()
+            await asyncio.sleep(BEAT_S)
+
+    async def send(self) -> None:
+        """One beat now."""
+        launch = self._context.launch
+        beat = Beat(
+            stage=launch.stage,
+            instance=launch.instance,
+            incarnation=launch.incarnation,
+            pid=os.getpid(),
+            generation=self._context.generation,
+            ready=self.ready_ms is not None and not self.draining,
+            draining=self.draining,
+            spawned_ms=launch.spawned_ms,
+            ready_ms=self.ready_ms,
+            sent_ms=now_ms(),
+            counters=self._service.counters(),
+            detail=self._service.detail(),
+        )
+        await self._context.bus.publish(subjects.beat(launch.stage, launch.instance), beat)
+
+
+async def read_topology(bus: Bus) -> tuple[Topology, int]:
+    """The effective topology and its generation, from the bus."""
+    bucket = await bus.js.key_value(subjects.TOPOLOGY_BUCKET)
+    entry = await bucket.get(subjects.TOPOLOGY_SPEC)
+    assert entry.value is not None
+    assert entry.revision is not None
+    return Topology.model_validate_json(entry.value), entry.revision
+
+
+async def live(launch: Launch, factory: Callable[[Context], Service]) -> None:
+    """Run one service until SIGTERM or SIGINT, then drain it."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    bus = await Bus.connect(launch.bus, launch.incarnation)
+    topology, generation = await read_topology(bus)
+    context = Context(launch, bus, topology, generation)
+    service = factory(context)
+    beats = BeatLoop(context, service)
+    await service.start()
+    await nats.micro.add_service(
+        bus.client, name=f"headrace-{launch.stage}", version=VERSION, description=launch.instance
+    )
+    beats.ready_ms = now_ms()
+    log.info("%s ready after %.0f ms", launch.instance, beats.ready_ms - launch.spawned_ms)
+    beating = loop.create_task(beats.run())
+    await stop.wait()
+    beats.draining = True
+    await beats.send()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(service.drain(), DRAIN_S)
+    beating.cancel()
+    await bus.settle(1.0)
+    await bus.close()
+    log.info("%s stopped", launch.instance)
+
+
+def main(module: str, factory: Callable[[Context], Service]) -> None:
+    """Entry point of `python -m <module> --launch FILE`."""
+    launch = read_launch(module)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    uvloop.run(live(launch, factory))
