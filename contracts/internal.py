@@ -129,8 +129,27 @@ class ProgressQuery(Internal):
     request_ids: list[str]
 
 
+class QueuePosition(Internal):
+    """Queueing tells where waiting requests stand, every 5 s (sent without waiting)."""
+
+    op: Literal["position"] = "position"
+    positions: dict[str, int] = Field(description="request → requests served before it")
+
+
+class FailSession(Internal):
+    """Queueing asks an egress to end an accepted request as an error, receipt included.
+
+    Answered by `Done`. A session that is not settled yet is ended once its terms have come.
+    """
+
+    op: Literal["fail"] = "fail"
+    request_id: str
+    error: ErrorInfo
+
+
 SessionCall = Annotated[
-    OpenSession | SettleSession | CancelSession | ProgressQuery, Field(discriminator="op")
+    OpenSession | SettleSession | CancelSession | ProgressQuery | QueuePosition | FailSession,
+    Field(discriminator="op"),
 ]
 SESSION_CALL: TypeAdapter[SessionCall] = TypeAdapter(SessionCall)
 
