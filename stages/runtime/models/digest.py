@@ -9,8 +9,6 @@ from pathlib import Path
 
 from stages.runtime.models.errors import ModelError
 
-_CHUNK = 1 << 20  # bytes
-
 
 def file_sha256(path: Path) -> str:
     """sha256 of a file, hex (about 1 GB/s)."""
@@ -28,9 +26,7 @@ def weights_digest(files: Sequence[Path], memory: Path) -> str:
     file stay the same. It lies apart from the weights, which may be read-only.
     """
     stamp = [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in files]
-    note = (
-        memory / f"{hashlib.sha256(str(files[0].parent / files[0].name).encode()).hexdigest()}.json"
-    )
+    note = memory / f"{hashlib.sha256(str(files[0]).encode()).hexdigest()}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
         remembered = json.loads(note.read_text())
         if remembered["files"] == stamp:

@@ -5,6 +5,7 @@ References: the built-in name, `hf:OWNER/NAME[@REVISION][#FILE.gguf]`, a folder,
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from stages.runtime.models.errors import ModelError
 from stages.runtime.models.folder import folder_model
 from stages.runtime.models.gguf import read_gguf
 from stages.runtime.models.gguf_model import gguf_model
+from stages.runtime.models.jsonfile import read_object
 from stages.runtime.models.safetensors_index import weight_files
 from stages.runtime.models.spec import ModelSpec
 
@@ -76,7 +78,9 @@ def resolve(source: str) -> Path:
             )
         return _weights_in(stored)
     path = Path(source).expanduser()
-    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+    if path.is_dir():
+        return _weights_in(path.resolve())
+    if path.is_file() and path.suffix == ".gguf":
         return path.resolve()
     if path.is_file():
         raise ModelError(
@@ -87,8 +91,37 @@ def resolve(source: str) -> Path:
     )
 
 
+@dataclass(frozen=True)
+class StoredModel:
+    """One pulled model in the cache."""
+
+    source: str  # the reference that opens it
+    path: Path
+    size: int  # bytes
+
+
+def list_models() -> list[StoredModel]:
+    """Every completely pulled model, by name."""
+    found: list[StoredModel] = []
+    for note in sorted((cache_dir() / "models").glob(f"*/{COMPLETE}")):
+        source = str(read_object(note).get("source"))
+        found.append(StoredModel(source, _weights_in(note.parent), folder_size(note.parent)))
+    return found
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes of all files below `folder`; files that vanish meanwhile count as nothing."""
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
 def _weights_in(folder: Path) -> Path:
-    """A stored folder holds either one GGUF or a Hugging Face layout."""
+    """A model folder holds either a Hugging Face layout or one GGUF."""
+    if (folder / "config.json").is_file():
+        return folder
     found = sorted(folder.rglob("*.gguf"))
     return found[0] if len(found) == 1 else folder
 

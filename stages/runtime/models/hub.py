@@ -1,0 +1,128 @@
+"""Fetching a model repository through huggingface_hub. HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE apply.
+
+Imports huggingface_hub (0.35 s), so only `pull` imports this module.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import httpx2
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from huggingface_hub.utils.tqdm import disable_progress_bars
+
+from stages.runtime.models.errors import ModelError
+from stages.runtime.models.store import HubReference
+
+# never *.bin, *.pt and the like: pickles run code when they are opened
+_FOLDER_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "LICENSE*")
+
+
+@dataclass(frozen=True)
+class HubPlan:
+    """What to fetch: fixed to one commit, so that a resumed pull cannot mix two versions."""
+
+    commit: str
+    files: tuple[str, ...]
+    size: int  # bytes
+
+
+def plan_hub(reference: HubReference) -> HubPlan:
+    """Ask the hub what the repository holds and choose the files. Raises ModelError."""
+    with _clear_errors(reference):
+        api = HfApi(endpoint=_endpoint())
+        info = api.model_info(reference.repo, revision=reference.revision, files_metadata=True)
+    sizes = {item.rfilename: item.size or 0 for item in info.siblings or []}
+    files = _choose(reference, sorted(sizes))
+    return HubPlan(str(info.sha), tuple(files), sum(sizes[name] for name in files))
+
+
+def _choose(reference: HubReference, names: list[str]) -> list[str]:
+    """Safetensors at the top of the repository if there are any, else the one GGUF."""
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    if reference.file is not None:
+        if reference.file in ggufs:
+            return [reference.file]
+        raise _refusal(reference, f"no file {reference.file!r}; it has {_listed(ggufs)}")
+    if any(name.endswith(".safetensors") and "/" not in name for name in names):
+        top = [name for name in names if "/" not in name]
+        return [name for name in top if any(fnmatch(name, pattern) for pattern in _FOLDER_PATTERNS)]
+    if len(ggufs) == 1:
+        return ggufs
+    if ggufs:
+        raise _refusal(reference, f"several GGUF files; add #FILE: {_listed(ggufs)}")
+    raise _refusal(reference, "neither safetensors nor GGUF files; pickled weights are never read")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:20]) or "no GGUF files"
+
+
+def fetch_from_hub(reference: HubReference, plan: HubPlan, folder: Path) -> None:
+    """Download the planned files into `folder`, resuming partial ones. Raises ModelError."""
+    disable_progress_bars()  # ours is drawn instead
+    with _clear_errors(reference):
+        snapshot_download(
+            reference.repo,
+            revision=plan.commit,
+            local_dir=folder,
+            allow_patterns=list(plan.files),
+            endpoint=_endpoint(),
+            max_workers=4,
+        )
+    missing = [name for name in plan.files if not (folder / name).is_file()]
+    if missing:  # snapshot_download falls back to what is there when the network fails
+        raise _refusal(
+            reference, f"the download is incomplete ({missing[0]} is missing); pull again"
+        )
+
+
+def _endpoint() -> str | None:
+    return os.environ.get("HF_ENDPOINT") or None
+
+
+@contextmanager
+def _clear_errors(reference: HubReference) -> Iterator[None]:
+    try:
+        yield
+    except GatedRepoError as error:
+        raise _refusal(reference, "gated: accept its terms on the hub and set HF_TOKEN") from error
+    except RevisionNotFoundError as error:
+        raise _refusal(reference, f"no revision {reference.revision!r}") from error
+    except RepositoryNotFoundError as error:
+        raise _refusal(
+            reference, "not found, or private: check the name, or set HF_TOKEN"
+        ) from error
+    except OfflineModeIsEnabled as error:
+        raise _refusal(reference, "HF_HUB_OFFLINE is set; unset it to pull") from error
+    except HfHubHTTPError as error:
+        raise _refusal(
+            reference, f"the hub answered: {str(error).splitlines()[0][:200]}"
+        ) from error
+    except (httpx2.HTTPError, OSError) as error:
+        raise _refusal(
+            reference,
+            f"the hub is not reachable ({_reason(error)}). Pull again when online: what has arrived is "
+            "kept. HF_ENDPOINT chooses another hub",
+        ) from error
+    except HFValidationError as error:
+        raise _refusal(reference, str(error)[:200]) from error
+
+
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:200] or type(error).__name__
+
+
+def _refusal(reference: HubReference, reason: str) -> ModelError:
+    return ModelError(f"hf:{reference.repo}: {reason}")
