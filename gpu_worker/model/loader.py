@@ -1,0 +1,90 @@
+"""Weights of a Llama-family decoder: read, fused, packed; layers in parallel to load fast."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpu_worker.model.dequant import Floats
+from gpu_worker.model.linear import LINEAR, Linear, Scheme
+from gpu_worker.model.reader import WeightReader
+from stages.runtime.models.spec import ModelConfig, ModelSpec
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One decoder layer. H heads, K key/value heads, D head_dim, I intermediate."""
+
+    input_norm: Tensor  # [hidden]
+    qkv: Linear  # hidden -> (H + 2K) * D; rows of q and k in rotary pairs
+    output: Linear  # H * D -> hidden
+    post_norm: Tensor  # [hidden]
+    gate_up: Linear  # hidden -> 2I, gate first
+    down: Linear  # I -> hidden
+
+
+@dataclass(frozen=True)
+class DecoderWeights:
+    """All weights. `embedding` [vocab, hidden], fp16 under the fp16 scheme."""
+
+    embedding: Tensor
+    layers: tuple[LayerWeights, ...]
+    norm: Tensor  # [hidden]
+    head: Linear  # hidden -> vocab
+
+
+def load_weights(spec: ModelSpec, scheme: Scheme, threads: int) -> DecoderWeights:
+    """Read and pack all weights with `threads` threads. Raises reader.WeightError."""
+    config, reader = spec.config, WeightReader(spec)
+    pack = LINEAR[scheme]
+    with ThreadPoolExecutor(threads, thread_name_prefix="load") as pool:
+        ends = pool.submit(_ends, reader, config, scheme)
+        layers = pool.map(lambda i: _layer(reader, config, i, pack), range(config.layers))
+        loaded = tuple(layers)
+        embedding, head = ends.result()
+    norm = torch.from_numpy(reader.read("model.norm.weight", config.hidden_size))
+    return DecoderWeights(embedding, loaded, norm, head)
+
+
+def _ends(reader: WeightReader, config: ModelConfig, scheme: Scheme) -> tuple[Tensor, Linear]:
+    shape = (config.vocab_size, config.hidden_size)
+    table = torch.from_numpy(reader.read("model.embed_tokens.weight", *shape))
+    matrix = table
+    if not config.tied_embeddings:
+        matrix = torch.from_numpy(reader.read("lm_head.weight", *shape))
+    head = LINEAR[scheme](matrix)
+    return (table.half() if scheme == "fp16" else table), head
+
+
+def _layer(
+    reader: WeightReader, config: ModelConfig, index: int, pack: Callable[[Tensor], Linear]
+) -> LayerWeights:
+    prefix = f"model.layers.{index}."
+    hidden, wide = config.hidden_size, config.intermediate_size
+    queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+
+    def norm(name: str) -> Tensor:
+        return torch.from_numpy(reader.read(f"{prefix}{name}.weight", hidden))
+
+    def fused(*parts: Floats) -> Linear:
+        return pack(torch.from_numpy(np.concatenate(parts)))
+
+    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+    return LayerWeights(
+        input_norm=norm("input_layernorm"),
+        qkv=fused(
+            reader.read_rotary(f"{attention}q_proj.weight", config.heads, queries, hidden),
+            reader.read_rotary(f"{attention}k_proj.weight", config.kv_heads, keys, hidden),
+            reader.read(f"{attention}v_proj.weight", keys, hidden),
+        ),
+        output=fused(reader.read(f"{attention}o_proj.weight", hidden, queries)),
+        post_norm=norm("post_attention_layernorm"),
+        gate_up=fused(
+            reader.read(f"{mlp}gate_proj.weight", wide, hidden),
+            reader.read(f"{mlp}up_proj.weight", wide, hidden),
+        ),
+        down=fused(reader.read(f"{mlp}down_proj.weight", hidden, wide)),
+    )

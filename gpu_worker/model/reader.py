@@ -1,0 +1,52 @@
+"""Named weights out of the model's files as float32, each checked against what the model needs."""
+
+import numpy as np
+
+from gpu_worker.model.dequant import Floats, dequantize, stored_bytes
+from stages.runtime.models.spec import ModelSpec, TensorEntry
+
+
+class WeightError(ValueError):
+    """A weight is missing, has another shape than the model needs, or cannot be decoded."""
+
+
+class WeightReader:
+    """Reads tensors one at a time, so that only one exists as float32. Safe from several threads."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._spec = spec
+
+    def read(self, name: str, *shape: int) -> Floats:
+        """The tensor `name`, float32 of `shape`. Raises WeightError."""
+        entry = self._spec.tensors.get(name)
+        if entry is None:
+            raise WeightError(f"{self._spec.name}: weight {name} is missing")
+        if entry.shape != shape:
+            raise WeightError(f"{self._spec.name}: {name} has shape {entry.shape}, not {shape}")
+        return self._decode(entry).reshape(shape)
+
+    def read_rotary(self, name: str, heads: int, *shape: int) -> Floats:
+        """A q or k projection with each head's rows in rotary pairs: (0, D/2), (1, D/2 + 1), ...
+
+        GGUF stores them so; Hugging Face keeps all first halves before all second halves. Scores
+        q.k do not change when q and k are reordered alike, and in pairs a rotation is one complex
+        product.
+        """
+        weight = self.read(name, *shape)
+        if self._spec.tensors[name].rope_interleaved:
+            return weight
+        pairs = weight.reshape(heads, 2, shape[0] // heads // 2, *shape[1:])
+        return np.ascontiguousarray(np.swapaxes(pairs, 1, 2)).reshape(shape)
+
+    def _decode(self, entry: TensorEntry) -> Floats:
+        try:
+            expected = stored_bytes(entry.encoding, int(np.prod(entry.shape)))
+        except ValueError as error:
+            raise WeightError(f"{self._spec.name}: {entry.name}: {error}") from error
+        raw = np.fromfile(entry.file, dtype=np.uint8, count=entry.nbytes, offset=entry.offset)
+        if len(raw) != expected or entry.nbytes != expected:
+            raise WeightError(
+                f"{self._spec.name}: {entry.name} has {len(raw)} bytes, not {expected}; "
+                "the file is cut short or damaged"
+            )
+        return dequantize(entry.encoding, raw)
