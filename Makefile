@@ -38,6 +38,10 @@ lint: dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+proto: dev
+	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --pyi_out=. \
+		contracts/headrace.proto
+
 doctor: setup
 	@$(BIN)/headrace doctor
 

@@ -8,6 +8,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from contracts.errors import ErrorInfo
 
 SCHEMA_VERSION = 1
+# A bus message has at most 8 MB. Payload plus headers above that would close the connection for
+# good, so requests stay 16 KB below it: callers and doors check before they publish.
+MAX_REQUEST_BYTES = (8 << 20) - (16 << 10)
 
 
 class Priority(StrEnum):
