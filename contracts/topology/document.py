@@ -1,7 +1,8 @@
 """The whole of topology.yaml, and the checks that need more than one section."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -18,6 +19,10 @@ from contracts.topology.sections import (
 )
 
 Path = tuple[str | int, ...]
+
+# Executors are named <pool>-<number>; their names must differ from those of stages and stay names.
+STAGES = frozenset({"control", "ingress", "routing", "queueing", "egress", "metering"})
+LONGEST_POOL_NAME = 48
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,12 @@ class Topology(Section):
     def _pool_problems(self) -> Iterator[Problem]:
         for name, pool in self.pools.items():
             here: Path = ("pools", name)
+            if name in STAGES or len(name) > LONGEST_POOL_NAME:
+                yield Problem(
+                    here,
+                    f"a pool's name has at most {LONGEST_POOL_NAME} characters and is not the name "
+                    f"of a stage ({', '.join(sorted(STAGES))})",
+                )
             if pool.model not in self.models:
                 yield Problem((*here, "model"), _unknown("model", pool.model, self.models))
             if pool.executors.min == 0:
@@ -123,6 +134,8 @@ class Topology(Section):
             )
 
 
-def _unknown(kind: str, value: str, known: object) -> str:
-    names = ", ".join(sorted(known)) if isinstance(known, dict) else ""
-    return f"unknown {kind} {value!r}; known: {names or 'none'}"
+def _unknown(kind: str, value: str, known: Iterable[str]) -> str:
+    close = get_close_matches(value, known, n=1)
+    if close:
+        return f"unknown {kind} {value!r}; did you mean {close[0]!r}?"
+    return f"unknown {kind} {value!r}; known: {', '.join(sorted(known)) or 'none'}"
