@@ -217,6 +217,10 @@ class Beat(Internal):
     detail: dict[str, str] = Field(default_factory=dict)
 
 
+class SnapshotCall(Internal):
+    """Ask metering for a snapshot with every usage event stored before the call."""
+
+
 class SnapshotReply(Internal):
     """The published snapshot holds every usage event stored before the call."""
 

@@ -31,7 +31,10 @@ class AttemptEvent(Internal):
     cached_tokens: int
     computed_tokens: int = Field(description="prompt and output tokens run through the model")
     completion_tokens: int = Field(description="tokens this attempt sampled")
-    accelerator_s: float
+    accelerator_s: float = Field(description="its share of the executor's busy time")
+    prefill_s: float | None = Field(
+        None, description="part of accelerator_s spent on prompt tokens; None = not measured"
+    )
     started_ms: float
     finished_ms: float
     price: Price
