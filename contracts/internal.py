@@ -192,6 +192,10 @@ class CancelNotice(Internal):
     orphan: bool = Field(False, description="nobody else writes its receipt: queueing must")
 
 
+class InventoryCall(Internal):
+    """Asks every executor what it runs (on `hr.inventory`, all answer)."""
+
+
 class Inventory(Internal):
     """What an executor runs, asked of all at once by a new queueing owner."""
 

@@ -1,0 +1,193 @@
+"""Ties the engine to the bus: leases and cancellations in; the outbox carries what comes out."""
+
+import asyncio
+import contextlib
+import logging
+import os
+from typing import Final
+
+from nats.aio.msg import Msg
+
+from contracts import subjects
+from contracts.frames import FRAME_ENCODER, LeaseReply
+from contracts.internal import CancelNotice, Inventory, InventoryCall, Lease
+from contracts.usage import Price
+from gpu_worker.config import EngineConfig
+from gpu_worker.driver import EngineThread, StepReport
+from gpu_worker.engine import Engine
+from gpu_worker.events import to_request
+from gpu_worker.outbox import Outbox
+from gpu_worker.roster import Held, Roster
+from gpu_worker.timekeeping import Identity
+from stages.runtime.models.store import open_model
+from stages.runtime.stage import Context
+
+CREDIT_S: Final = 0.5
+INTERVAL_S: Final = 2.0
+LOAD_S: Final = 300.0
+FINISH_S: Final = 7.0  # running requests may finish this long when draining, then are cancelled
+ENGINE_DIED: Final = 70  # exit status: the engine raised; the supervisor starts a new executor
+
+log = logging.getLogger("headrace.executor")
+
+
+def engine_config(context: Context, pool_name: str) -> EngineConfig:
+    """The engine's settings from the topology."""
+    pool, model = context.topology.pools[pool_name], context.topology.model_of(pool_name)
+    block = EngineConfig.block_size
+    fitting = pool.step_tokens // block * block
+    return EngineConfig(
+        threads=pool.threads,
+        kv_tokens=pool.kv_tokens,
+        max_batch=pool.slots,
+        step_tokens=pool.step_tokens,
+        prefill_chunk=max(block, min(EngineConfig.prefill_chunk, fitting)),
+        mixed_chunk=max(block, min(EngineConfig.mixed_chunk, fitting)),
+        context=model.context,
+        weights=model.weights,
+    )
+
+
+def identity(context: Context, pool_name: str) -> Identity:
+    """What usage events say of this executor."""
+    pool = context.topology.pools[pool_name]
+    return Identity(
+        executor=context.launch.incarnation,
+        pool=pool_name,
+        model=pool.model,
+        zone=pool.zone,
+        device="cpu",
+        generation=context.generation,
+        price=Price(
+            accelerator_hour=pool.price.accelerator_hour, currency=context.topology.currency
+        ),
+    )
+
+
+class ExecutorService:
+    """One executor of one pool."""
+
+    def __init__(self, context: Context) -> None:
+        pool = context.launch.pool
+        assert pool is not None, "an executor belongs to a pool"
+        self._bus = context.bus
+        self._me = identity(context, pool)
+        self._source = context.topology.model_of(pool).source
+        self._config = engine_config(context, pool)
+        config = self._config
+        self._roster = Roster(config.max_batch, config.kv_tokens, config.block_size)
+        self._outbox = Outbox(self._bus, self._roster, self._me, context.launch.spawned_ms)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._fingerprint = ""
+        self._leases = self._refused = 0
+
+    async def start(self) -> None:
+        """Load the model in the engine's thread, then subscribe and announce credit."""
+        loop = asyncio.get_running_loop()
+
+        def hand_over(report: StepReport) -> None:
+            if not loop.is_closed():  # else there is nobody left to tell
+                loop.call_soon_threadsafe(self._outbox.put, report)
+
+        self._engine = EngineThread(self._make_engine, hand_over, _exit_on_failure)
+        self._engine.start()
+        loaded = await asyncio.to_thread(self._engine.wait_ready, LOAD_S)
+        self._fingerprint = str(loaded.fingerprint)
+        for line in loaded.memory.lines():
+            log.info(line)
+        await self._bus.serve(subjects.lease(self._me.executor), Lease, self._on_lease)
+        await self._bus.serve(subjects.INVENTORY, InventoryCall, self._on_inventory)
+        await self._bus.listen(subjects.CANCEL_ALL, self._on_cancel)
+        work = (self._outbox.run(), self._repeat_credit(), self._repeat_intervals())
+        self._tasks = [loop.create_task(each) for each in work]
+
+    async def drain(self) -> None:
+        """Take no more leases, let requests finish for a while, book the last interval."""
+        self._outbox.draining = True
+        await self._outbox.send_credit()
+        for patience_s in (FINISH_S, 1.5):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._emptied(), patience_s)
+            for held in self._roster.all():
+                self._cancel(held)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.to_thread(self._engine.stop, 1.0)
+        await self._outbox.store_interval(self._engine.intervals)
+
+    def counters(self) -> dict[str, float]:
+        """Since start."""
+        return {
+            **self._outbox.counts,
+            "leases": self._leases,
+            "refused_leases": self._refused,
+            "num_requests_running": len(self._roster),
+            "kv_tokens_free": self._roster.free_kv_tokens,
+            "busy_s": self._engine.intervals.busy_us / 1e6,
+        }
+
+    def detail(self) -> dict[str, str]:
+        """Who this executor is; `interval_end_ms` is where its booked time ends."""
+        return {
+            "pool": self._me.pool,
+            "model": self._me.model,
+            "zone": self._me.zone,
+            "device": self._me.device,
+            "fingerprint": self._fingerprint,
+            "interval_end_ms": f"{self._outbox.interval_end_ms:.3f}",
+        }
+
+    def _make_engine(self) -> Engine:
+        engine = Engine(open_model(self._source), self._config)
+        engine.warm_up()
+        return engine
+
+    async def _emptied(self) -> None:
+        self._outbox.empty.clear()
+        if len(self._roster):
+            await self._outbox.empty.wait()
+
+    async def _on_lease(self, lease: Lease, _: Msg) -> bytes:
+        held = None if self._outbox.draining else self._roster.take(lease)
+        if held is None:
+            self._refused += 1
+            reason = "draining" if self._outbox.draining else "no room, or already here"
+            return FRAME_ENCODER.encode(LeaseReply(False, self._outbox.credit(), reason))
+        self._leases += 1
+        for older in self._roster.attempts_of(lease.work.request_id):
+            if older is not held:
+                self._cancel(older)
+        self._engine.submit(to_request(held))
+        return FRAME_ENCODER.encode(LeaseReply(True, self._outbox.credit()))
+
+    async def _on_inventory(self, _: InventoryCall, __: Msg) -> Inventory:
+        return Inventory(
+            executor=self._me.executor, pool=self._me.pool, running=self._roster.running
+        )
+
+    def _on_cancel(self, msg: Msg) -> None:
+        notice = CancelNotice.model_validate_json(msg.data)
+        for held in self._roster.attempts_of(notice.request_id):
+            self._cancel(held)
+
+    def _cancel(self, held: Held) -> None:
+        held.cancelled = True
+        self._engine.cancel(held.engine_id)
+
+    async def _repeat_credit(self) -> None:
+        while True:
+            await self._outbox.send_credit()
+            await asyncio.sleep(CREDIT_S)
+
+    async def _repeat_intervals(self) -> None:
+        while True:
+            await self._outbox.store_interval(self._engine.intervals)
+            await asyncio.sleep(INTERVAL_S)
+
+
+def _exit_on_failure(error: BaseException | None) -> None:
+    """Called last in the engine's thread: a process without its engine is of no use."""
+    if error is not None:
+        log.critical("the engine failed", exc_info=error)
+        logging.shutdown()
+        os._exit(ENGINE_DIED)

@@ -1,0 +1,138 @@
+"""A private pipeline on free ports in a temporary folder, for the demo, the benches and the tests."""
+
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from stages.runtime.launch import BusAddress
+
+TENANT: Final = "demo"
+KEY: Final = "headrace-demo-key"
+MODEL: Final = "smollm2-135m-instruct"
+UP_TIMEOUT_S: Final = 120.0
+DOWN_TIMEOUT_S: Final = 60.0
+
+
+class RigError(RuntimeError):
+    """The pipeline could not be started or stopped; the message is the command's own."""
+
+
+@dataclass(frozen=True)
+class Rig:
+    """A running pipeline and how to reach it."""
+
+    folder: Path
+    nats_port: int
+    grpc_port: int
+
+    @property
+    def topology(self) -> Path:
+        """Its topology file."""
+        return self.folder / "topology.yaml"
+
+    @property
+    def state(self) -> Path:
+        """Its state folder."""
+        return self.folder / "state"
+
+    @property
+    def nats_url(self) -> str:
+        """Where NATS clients connect."""
+        return f"nats://127.0.0.1:{self.nats_port}"
+
+    @property
+    def grpc_address(self) -> str:
+        """Where gRPC clients connect."""
+        return f"127.0.0.1:{self.grpc_port}"
+
+    def internal_bus(self) -> BusAddress:
+        """The stages' own access to the bus (benches watch credits)."""
+        return BusAddress.model_validate_json((self.state / "bus.json").read_bytes())
+
+    def headrace(self, *words: str, timeout_s: float = UP_TIMEOUT_S) -> str:
+        """Run a `headrace` command on this pipeline; returns stdout, raises `RigError`."""
+        command = [sys.executable, "-m", "stages.cli", *words, "--state", str(self.state)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+        if done.returncode != 0:
+            raise RigError(f"headrace {words[0]} failed:\n{done.stderr or done.stdout}")
+        return done.stdout
+
+    def up(self) -> None:
+        """Start and wait until ready."""
+        self.headrace("up", "--topology", str(self.topology), "--detach", "--json")
+
+    def down(self) -> None:
+        """Stop everything and wait."""
+        self.headrace("down", timeout_s=DOWN_TIMEOUT_S)
+
+    def status(self) -> dict[str, Any]:
+        """`headrace status --json`."""
+        status: dict[str, Any] = json.loads(self.headrace("status", "--json"))
+        return status
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on now."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def default_topology(nats_port: int, grpc_port: int) -> dict[str, Any]:
+    """One pool of the built-in model, as in the repository's topology.yaml."""
+    key = "sha256:" + sha256(KEY.encode()).hexdigest()
+    return {
+        "version": 1,
+        "bus": {"embedded": True, "port": nats_port},
+        "models": {"smollm": {"source": MODEL, "context": 8192}},
+        "pools": {
+            "small": {
+                "model": "smollm",
+                "executors": {"min": 1, "max": 1},
+                "kv_tokens": 65536,
+                "price": {"accelerator_hour": 0.08},
+            }
+        },
+        "routes": [{"name": "default", "pool": "small"}],
+        "tenants": {TENANT: {"keys": [key]}},
+        "stages": {"egress": {"grpc": f"127.0.0.1:{grpc_port}"}},
+    }
+
+
+def prepare(folder: Path, topology: dict[str, Any] | None = None) -> Rig:
+    """Write a topology with free ports into `folder` without starting it."""
+    nats_port, grpc_port = free_ports(2)
+    rig = Rig(folder, nats_port, grpc_port)
+    document = topology or default_topology(nats_port, grpc_port)
+    document["bus"] = {**document.get("bus", {}), "port": nats_port}
+    document.setdefault("stages", {}).setdefault("egress", {})["grpc"] = rig.grpc_address
+    rig.topology.write_text(json.dumps(document, indent=1))  # JSON is YAML
+    return rig
+
+
+@contextlib.contextmanager
+def private_pipeline(topology: dict[str, Any] | None = None) -> Iterator[Rig]:
+    """A started pipeline that is stopped and removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-"))
+    try:
+        rig = prepare(folder, topology)
+        rig.up()
+        try:
+            yield rig
+        finally:
+            rig.down()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
