@@ -1,4 +1,4 @@
-"""The executor's command line: `python -m gpu_worker bench …`."""
+"""The executor's command line: `python -m gpu_worker --launch FILE` (control does), or `bench …`."""
 
 import argparse
 import json
@@ -10,13 +10,16 @@ from pathlib import Path
 from gpu_worker.bench import measure, read_requests, serve
 from gpu_worker.config import EngineConfig
 from gpu_worker.engine import Engine
+from gpu_worker.service import ExecutorService
 from stages.runtime.models.store import open_model
+from stages.runtime.stage import main as serve_stage
 
 
 def parser() -> argparse.ArgumentParser:
     """All subcommands and their options."""
     root = argparse.ArgumentParser(prog="python -m gpu_worker", description=__doc__)
-    commands = root.add_subparsers(dest="command", required=True)
+    root.add_argument("--launch", type=Path, help="serve the bus as this launch file says")
+    commands = root.add_subparsers(dest="command")
     bench = commands.add_parser(
         "bench",
         help="run requests in process and print their figures as one JSON line",
@@ -66,7 +69,13 @@ def bench(options: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a subcommand; errors of the user's making are one line on stderr and exit code 2."""
-    options = parser().parse_args(arguments)
+    root = parser()
+    options = root.parse_args(arguments)
+    if options.launch is not None:
+        serve_stage("gpu_worker", ExecutorService)
+        return 0
+    if options.command is None:
+        root.error("give --launch FILE or the command bench")
     try:
         bench(options)
     except (ValueError, OSError) as error:
