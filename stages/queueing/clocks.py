@@ -1,0 +1,15 @@
+"""The two clocks of queueing, passed in so that tests can turn them."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stages.runtime.clock import now_ms
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """`now_s` is monotonic (silence, rates); `now_ms` is unix time (deadlines, stamps)."""
+
+    now_s: Callable[[], float] = time.monotonic
+    now_ms: Callable[[], float] = now_ms

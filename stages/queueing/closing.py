@@ -1,0 +1,111 @@
+"""How requests end: by their egress's receipt, or by ours when nobody else can write it."""
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import nats.errors
+import nats.js.errors
+from nats.aio.msg import Msg
+
+from contracts import subjects
+from contracts.client import FinishReason
+from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
+from contracts.internal import CancelNotice, Done, FailSession
+from contracts.usage import ReceiptEvent
+from stages.queueing.clocks import Clocks
+from stages.queueing.ledger import Entry
+from stages.queueing.memory import EarlyNotices
+from stages.queueing.pool import PoolQueue
+from stages.queueing.receipts import orphan_receipt
+from stages.queueing.storage import QueueStore
+from stages.runtime.bus import Bus
+
+FAIL_S: Final = 1.0
+RECEIPT_S: Final = 8.0  # less than the wait before it is tried again
+
+log = logging.getLogger("headrace.queueing")
+
+
+class Closing:
+    """Ends requests of all pools."""
+
+    def __init__(
+        self, bus: Bus, clocks: Clocks, store: QueueStore, pools: Mapping[str, PoolQueue]
+    ) -> None:
+        self._bus = bus
+        self._clocks = clocks
+        self._store = store
+        self._pools = pools
+        self.early = EarlyNotices()
+
+    def find(self, request_id: str) -> tuple[PoolQueue, Entry] | None:
+        """An unfinished request and its pool."""
+        for pool in self._pools.values():
+            entry = pool.ledger.get(request_id)
+            if entry is not None:
+                return pool, entry
+        return None
+
+    def on_receipt(self, msg: Msg) -> None:
+        """A receipt, ours or an egress's: the request has ended, the stored copy can go."""
+        receipt = ReceiptEvent.model_validate_json(msg.data)
+        pool = self._pools.get(receipt.pool)
+        entry = pool.end(receipt.request_id, receipt.finish_reason) if pool else None
+        if entry is not None:
+            self._bus.spawn(self._store.delete(entry.stream_seq))
+
+    def on_notice(self, msg: Msg) -> None:
+        """A session is closed: never lease its request; write its receipt if nobody else does."""
+        notice = CancelNotice.model_validate_json(msg.data)
+        found = self.find(notice.request_id)
+        if found is None:
+            self.early.note(notice.request_id, self._clocks.now_s())
+            return
+        pool, entry = found
+        pool.close(entry, notice.reason, self._clocks.now_s())
+        if notice.orphan:
+            self._bus.spawn(self._write_receipt(entry, notice.reason))
+
+    async def fail(self, pool: PoolQueue, entry: Entry, why: str) -> None:
+        """End an accepted request as an error: its egress tells the client and writes the receipt."""
+        if pool.ledger.get(entry.request_id) is not entry:
+            return
+        pool.close(entry, FinishReason.ERROR, self._clocks.now_s())
+        call = FailSession(
+            request_id=entry.request_id,
+            error=ErrorInfo(code=ErrorCode.INTERNAL, message=why or "the executors refused it"),
+        )
+        try:
+            done = await self._bus.request(subjects.session(entry.work.egress), call, Done, FAIL_S)
+        except (HeadraceError, ValueError) as error:
+            log.warning("egress %s did not end %s: %s", entry.work.egress, entry.request_id, error)
+        else:
+            if done.ok:
+                return
+        await self.orphan(pool, entry, FinishReason.ERROR)
+
+    async def orphan(self, pool: PoolQueue, entry: Entry, reason: FinishReason) -> None:
+        """End a request whose egress is gone: stop it wherever it runs, write its receipt."""
+        if pool.ledger.get(entry.request_id) is not entry:
+            return
+        pool.close(entry, reason, self._clocks.now_s())
+        await self._notify(entry.request_id, reason)
+        await self._write_receipt(entry, reason)
+
+    async def stop(self, request_id: str) -> None:
+        """Stop what runs although its request has ended."""
+        await self._notify(request_id, FinishReason.CANCELLED)
+
+    async def _notify(self, request_id: str, reason: FinishReason) -> None:
+        notice = CancelNotice(request_id=request_id, reason=reason)
+        await self._bus.publish(subjects.cancel(request_id), notice)
+
+    async def _write_receipt(self, entry: Entry, reason: FinishReason) -> None:
+        """Durably; our own subscription then ends the request. Tried again later when it fails."""
+        receipt = orphan_receipt(entry, reason, self._clocks.now_ms())
+        subject = subjects.usage("receipt", receipt.pool)
+        try:
+            await self._bus.store(subject, receipt, receipt.key, RECEIPT_S)
+        except (OSError, TimeoutError, nats.errors.Error) as error:
+            log.error("receipt of %s: %s", entry.request_id, error)

@@ -1,0 +1,88 @@
+"""What each executor can take: its own word, minus leases it has not answered yet."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from contracts.frames import Credit
+
+SILENT_S: Final = 3.0
+
+
+@dataclass
+class Executor:
+    """One executor as last heard."""
+
+    credit: Credit
+    heard_s: float
+    in_flight: dict[str, tuple[int, int]] = field(default_factory=dict)  # id → (attempt, tokens)
+    blocked: bool = False  # it refused or did not answer: wait for its next word
+
+    def unseen(self) -> list[int]:
+        """Tokens of each lease that the credit does not know of yet."""
+        running = set(self.credit.running)
+        return [
+            n for name, (attempt, n) in self.in_flight.items() if (name, attempt) not in running
+        ]
+
+    def free(self) -> tuple[int, int]:
+        """(slots, KV tokens) that may still be given away."""
+        unseen = self.unseen()
+        return self.credit.free_slots - len(unseen), self.credit.free_kv_tokens - sum(unseen)
+
+    def can_take(self, tokens: int) -> bool:
+        """Whether a request of `tokens` (prompt + max_tokens) fits now."""
+        if self.blocked or self.credit.draining:
+            return False
+        slots, kv_tokens = self.free()
+        return slots > 0 and kv_tokens >= tokens
+
+
+class Executors:
+    """The executors of one pool."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Executor] = {}
+
+    def hear(self, credit: Credit, now_s: float) -> bool:
+        """Take an executor's word; an older one than known only shows that it lives."""
+        executor = self.known.get(credit.executor)
+        if executor is None:
+            self.known[credit.executor] = Executor(credit, now_s)
+            return True
+        executor.heard_s = now_s
+        if credit.seq < executor.credit.seq:
+            return False
+        executor.credit = credit
+        executor.blocked = False
+        return True
+
+    def choose(self, tokens: int) -> str | None:
+        """The executor with most free slots (then most free KV) that can take `tokens`."""
+        able = [name for name, executor in self.known.items() if executor.can_take(tokens)]
+        return max(able, key=lambda name: (self.known[name].free(), name), default=None)
+
+    def lease(self, name: str, request_id: str, attempt: int, tokens: int) -> None:
+        """Count a lease until it is answered."""
+        self.known[name].in_flight[request_id] = (attempt, tokens)
+
+    def answered(self, name: str, request_id: str) -> None:
+        """The lease was answered, one way or the other."""
+        if name in self.known:
+            self.known[name].in_flight.pop(request_id, None)
+
+    def block(self, name: str) -> None:
+        """Give this executor nothing until it speaks again."""
+        if name in self.known:
+            self.known[name].blocked = True
+
+    def forget_silent(self, now_s: float) -> list[str]:
+        """Names of executors not heard for 3 s; they are forgotten."""
+        silent = [n for n, e in self.known.items() if now_s - e.heard_s > SILENT_S]
+        for name in silent:
+            del self.known[name]
+        return silent
+
+    def pardon(self, now_s: float) -> None:
+        """The bus was away: nobody could be heard, so silence starts now."""
+        for executor in self.known.values():
+            executor.heard_s = now_s

@@ -1,0 +1,102 @@
+"""Every stored request from acceptance to its one end, and the figures that must balance."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from contracts.client import FinishReason
+from contracts.internal import Work
+
+
+class State(Enum):
+    """Where an unfinished request is."""
+
+    QUEUED = "queued"  # in the order
+    LEASING = "leasing"  # asked of an executor, no answer yet
+    RUNNING = "running"  # an executor has it
+    LOST = "lost"  # its executor fell silent: its egress is asked what was delivered
+    CLOSING = "closing"  # over for us, its receipt is on the way
+
+
+COUNTER_OF: Final = {
+    FinishReason.STOP: "finished",
+    FinishReason.LENGTH: "finished",
+    FinishReason.CANCELLED: "cancelled",
+    FinishReason.TIMEOUT: "expired",
+    FinishReason.ERROR: "failed",
+}
+
+
+@dataclass
+class Entry:
+    """One unfinished request. `work` has its prompt emptied; `raw` is the request as stored."""
+
+    work: Work
+    raw: bytes
+    prompt_tokens: int
+    stream_seq: int
+    arrival: int
+    state: State = State.QUEUED
+    attempt: int = 0  # highest attempt given or seen
+    tries: int = 0  # attempts that an executor may have run
+    executor: str | None = None
+    resume_ids: list[int] = field(default_factory=list)
+    closing_s: float = 0.0  # since when in CLOSING, monotonic
+    closing_reason: FinishReason = FinishReason.ERROR
+
+    @property
+    def request_id(self) -> str:
+        """The request's id."""
+        return self.work.request_id
+
+    @property
+    def tokens(self) -> int:
+        """Upper bound of KV tokens, prompt + max_tokens."""
+        return self.prompt_tokens + self.work.max_tokens
+
+
+class Ledger:
+    """accepted = finished + cancelled + failed + expired + running + queued.
+
+    Exact by construction: an entry is counted accepted when it comes in, under one end when it goes
+    out, and as running or queued while it is here.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        self.accepted = 0
+        self.ended = dict.fromkeys(COUNTER_OF.values(), 0)
+
+    def accept(self, entry: Entry) -> None:
+        """A request is stored."""
+        assert entry.request_id not in self._entries
+        self._entries[entry.request_id] = entry
+        self.accepted += 1
+
+    def end(self, request_id: str, reason: FinishReason) -> Entry | None:
+        """The one end of a request; None when it is not (or no longer) here."""
+        entry = self._entries.pop(request_id, None)
+        if entry is not None:
+            self.ended[COUNTER_OF[reason]] += 1
+        return entry
+
+    def get(self, request_id: str) -> Entry | None:
+        """An unfinished request."""
+        return self._entries.get(request_id)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(list(self._entries.values()))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def counters(self) -> dict[str, float]:
+        """The conservation law's figures since start."""
+        running = sum(e.executor is not None for e in self._entries.values())
+        return {
+            "accepted": self.accepted,
+            **self.ended,
+            "running": running,
+            "queued": len(self._entries) - running,
+        }

@@ -1,0 +1,61 @@
+"""When a request must be ended by us, because its egress does not. Pure."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from contracts.client import FinishReason
+from stages.queueing.credit import Executor
+from stages.queueing.ledger import Entry, Ledger, State
+
+EGRESS_SILENT_S: Final = 3.0
+EGRESS_LIVES_S: Final = 2.0
+RECEIPT_OVERDUE_S: Final = 10.0
+FORGET_S: Final = 60.0
+
+
+class Egresses:
+    """When each egress incarnation was last heard; one never heard counts from our own start."""
+
+    def __init__(self, clock_s: float) -> None:
+        self._start_s = clock_s
+        self._heard: dict[str, float] = {}
+
+    def hear(self, incarnation: str, now_s: float) -> None:
+        """A beat came."""
+        self._heard[incarnation] = now_s
+
+    def silent(self, incarnation: str, now_s: float) -> bool:
+        """Not heard for 3 s: its sessions are lost."""
+        return now_s - self._heard.get(incarnation, self._start_s) > EGRESS_SILENT_S
+
+    def lives(self, incarnation: str, now_s: float) -> bool:
+        """Heard in the last 2 s."""
+        return now_s - self._heard.get(incarnation, -EGRESS_LIVES_S) < EGRESS_LIVES_S
+
+    def pardon(self, now_s: float) -> None:
+        """The bus was away: nobody could be heard, so silence starts now."""
+        self._start_s = now_s
+        self._heard = dict.fromkeys(self._heard, now_s)
+
+    def forget_gone(self, now_s: float) -> None:
+        """Drop incarnations that have long ended."""
+        self._heard = {
+            name: heard for name, heard in self._heard.items() if now_s - heard < FORGET_S
+        }
+
+
+def overdue(entry: Entry, egresses: Egresses, now_s: float, now_ms: float) -> FinishReason | None:
+    """Why we must end this request now; None while its egress still can."""
+    if entry.state is State.CLOSING:
+        waited = now_s - entry.closing_s
+        return entry.closing_reason if waited > RECEIPT_OVERDUE_S else None
+    if egresses.silent(entry.work.egress, now_s):
+        return FinishReason.ERROR
+    if now_ms > entry.work.deadline_ms + RECEIPT_OVERDUE_S * 1000:
+        return FinishReason.TIMEOUT
+    return None
+
+
+def strays(executor: Executor, ledger: Ledger) -> Iterator[str]:
+    """Requests an executor still runs although they have ended."""
+    return (name for name, _ in executor.credit.running if ledger.get(name) is None)
