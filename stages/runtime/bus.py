@@ -157,7 +157,7 @@ class Bus:
         async for attempt in AsyncRetrying(
             retry=retry_if_exception(_may_pass),
             stop=stop_after_delay(deadline_s),
-            wait=wait_exponential_jitter(initial=0.02, max=0.5),
+            wait=wait_exponential_jitter(multiplier=0.02, max=0.5, jitter=0.05),
             reraise=True,
         ):
             with attempt:
@@ -176,6 +176,10 @@ class Bus:
         if not task.cancelled() and task.exception() is not None:
             log.error("background task failed", exc_info=task.exception())
 
+    async def flush(self) -> None:
+        """Wait until the server has seen every subscription and message so far (2 s at most)."""
+        await self.client.flush(timeout=2)
+
     async def settle(self, timeout_s: float) -> None:
         """Wait for running handlers."""
         if self._tasks:
@@ -184,7 +188,7 @@ class Bus:
     async def close(self) -> None:
         """Flush what was published and disconnect."""
         try:
-            await self.client.flush(timeout=2)
+            await self.flush()
         except (OSError, nats.errors.Error, TimeoutError):
             log.warning("the bus was gone before the last messages were flushed")
         await self.client.close()

@@ -112,6 +112,7 @@ async def live(launch: Launch, factory: Callable[[Context], Service]) -> None:
     await nats.micro.add_service(
         bus.client, name=f"headrace-{launch.stage}", version=VERSION, description=launch.instance
     )
+    await bus.flush()
     beats.ready_ms = now_ms()
     log.info("%s ready after %.0f ms", launch.instance, beats.ready_ms - launch.spawned_ms)
     beating = loop.create_task(beats.run())

@@ -1,0 +1,193 @@
+"""The executor on a real bus: leases in; frames, attempts, credit and intervals out."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts import subjects
+from contracts.client import FinishReason
+from contracts.frames import (
+    CREDIT_DECODER,
+    FRAME_DECODER,
+    LEASE_REPLY_DECODER,
+    Credit,
+    LeaseReply,
+    TokenItem,
+)
+from contracts.internal import CancelNotice, Inventory, InventoryCall, Lease
+from contracts.topology import Topology
+from contracts.usage import USAGE_EVENT, AttemptEvent, IntervalEvent
+from gpu_worker.service import ExecutorService
+from stages.runtime.bus import Bus
+from stages.runtime.clock import now_ms
+from stages.runtime.launch import BusAddress, Launch
+from stages.runtime.stage import Context
+from stages.runtime.streams import ensure_streams
+from tests.gpu_worker.conftest import write_tiny
+from tests.gpu_worker.test_roster import lease as make_lease
+
+ME = "small-0-test"
+
+
+class Watch:
+    """Everything the executor says."""
+
+    def __init__(self) -> None:
+        self.items: list[TokenItem] = []
+        self.credits: list[Credit] = []
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait at most 10 s."""
+        async with asyncio.timeout(10):
+            while not condition():
+                await asyncio.sleep(0.005)
+
+    def finish(self, request_id: str) -> str | None:
+        """How the request ended, as the frames say."""
+        return next((i.finish for i in self.items if i.request_id == request_id and i.finish), None)
+
+
+def topology(folder: Path) -> Topology:
+    """One pool of a tiny model, two slots."""
+    pool = {"model": "tiny", "slots": 2, "kv_tokens": 1024, "threads": 1}
+    return Topology.model_validate(
+        {
+            "version": 1,
+            "models": {"tiny": {"source": str(folder), "context": 512}},
+            "pools": {"small": {**pool, "price": {"accelerator_hour": 3.6}}},
+            "routes": [{"pool": "small"}],
+            "tenants": {"demo": {"keys": ["sha256:" + "0" * 64]}},
+        }
+    )
+
+
+@pytest.fixture
+async def service(
+    tmp_path: Path, bus: Bus, bus_address: BusAddress
+) -> AsyncIterator[ExecutorService]:
+    """A started executor; drained by the test or here."""
+    write_tiny(tmp_path / "tiny", tied=True)
+    launch = Launch(
+        stage="gpu_worker",
+        instance="small-0",
+        incarnation=ME,
+        bus=bus_address,
+        state=tmp_path,
+        spawned_ms=now_ms(),
+        pool="small",
+    )
+    await ensure_streams(bus.js, topology(tmp_path / "tiny"))
+    executor_bus = await Bus.connect(bus_address, ME)
+    executor = ExecutorService(Context(launch, executor_bus, topology(tmp_path / "tiny"), 1))
+    await executor.start()
+    await executor_bus.flush()
+    yield executor
+    await executor.drain()
+    await executor_bus.settle(2.0)
+    await executor_bus.close()
+
+
+@pytest.fixture
+async def watch(bus: Bus) -> Watch:
+    """Subscribed to what the executor says."""
+    seen = Watch()
+    await bus.listen(
+        subjects.tokens("egress-0-a"),
+        lambda msg: seen.items.extend(FRAME_DECODER.decode(msg.data).items),
+    )
+    await bus.listen(
+        subjects.credit("small"), lambda msg: seen.credits.append(CREDIT_DECODER.decode(msg.data))
+    )
+    return seen
+
+
+async def give(bus: Bus, lease: Lease) -> LeaseReply:
+    """Hand the executor a lease."""
+    return LEASE_REPLY_DECODER.decode(await bus.request_bytes(subjects.lease(ME), lease, 5.0))
+
+
+def endless(request_id: str, **more: Any) -> Lease:
+    """A request that runs for 200 tokens."""
+    lease = make_lease(request_id, tokens=8)
+    work = lease.work.model_copy(update={"max_tokens": 200, "ignore_eos": True, **more})
+    return lease.model_copy(update={"work": work})
+
+
+async def usage_events(bus: Bus) -> list[Any]:
+    """All usage events stored so far."""
+    info = await bus.js.stream_info(subjects.USAGE_STREAM)
+    found = []
+    for seq in range(info.state.first_seq, info.state.last_seq + 1):
+        message = await bus.js.get_msg(subjects.USAGE_STREAM, seq)
+        found.append(USAGE_EVENT.validate_json(message.data or b""))
+    return found
+
+
+async def test_a_lease_becomes_contiguous_tokens_one_attempt_and_free_credit(
+    bus: Bus, watch: Watch, service: ExecutorService
+) -> None:
+    reply = await give(bus, endless("a"))
+    assert reply.accepted
+    assert (reply.credit.free_slots, reply.credit.running) == (1, [("a", 1)])
+    await watch.until(lambda: watch.finish("a") == "length")
+    offset = 0
+    for item in watch.items:
+        assert (item.request_id, item.attempt, item.offset) == ("a", 1, offset)
+        offset += len(item.ids)
+    assert offset == 200
+    await watch.until(lambda: watch.credits[-1].running == [])
+    assert watch.credits[-1].free_slots == 2
+    await service.drain()
+    events = await usage_events(bus)
+    [attempt] = [event for event in events if isinstance(event, AttemptEvent)]
+    assert (attempt.completion_tokens, attempt.prompt_tokens) == (200, 7)
+    assert attempt.computed_tokens == 206  # the last token was sampled, never computed
+    busy = sum(event.busy_ms for event in events if isinstance(event, IntervalEvent))
+    assert attempt.accelerator_s == pytest.approx(busy / 1e3, abs=1e-6)
+
+
+async def test_a_cancel_frees_the_slot_and_ends_in_an_attempt(
+    bus: Bus, watch: Watch, service: ExecutorService
+) -> None:
+    await give(bus, endless("a"))
+    await watch.until(lambda: len(watch.items) > 2)
+    notice = CancelNotice(request_id="a", reason=FinishReason.CANCELLED)
+    await bus.publish(subjects.cancel("a"), notice)
+    await watch.until(lambda: watch.credits[-1].free_slots == 2)
+    await service.drain()
+    attempts = [e for e in await usage_events(bus) if isinstance(e, AttemptEvent)]
+    assert [(a.finish, a.completion_tokens < 200) for a in attempts] == [("cancelled", True)]
+
+
+async def test_a_newer_attempt_replaces_the_older_and_resumes_where_it_is_told(
+    bus: Bus, watch: Watch, service: ExecutorService
+) -> None:
+    first = endless("a")
+    await give(bus, first)
+    await watch.until(lambda: len(watch.items) > 4)
+    emitted = [token for item in watch.items[:4] for token in item.ids]
+    again = first.model_copy(update={"attempt": 2, "resume_ids": emitted})
+    assert (await give(bus, again)).accepted
+    assert not (await give(bus, first)).accepted
+    await watch.until(lambda: watch.finish("a") == "length")
+    second = [item for item in watch.items if item.attempt == 2]
+    assert second[0].offset == len(emitted)
+    assert sum(len(item.ids) for item in second) == 200 - len(emitted)
+
+
+async def test_no_more_leases_than_credit_and_none_while_draining(
+    bus: Bus, watch: Watch, service: ExecutorService
+) -> None:
+    replies = [await give(bus, endless(name)) for name in "abc"]
+    assert [reply.accepted for reply in replies] == [True, True, False]
+    inventory = await bus.request(subjects.INVENTORY, InventoryCall(), Inventory, 5.0)
+    assert sorted(inventory.running) == [("a", 1), ("b", 1)]
+    draining = asyncio.create_task(service.drain())
+    await watch.until(lambda: watch.credits[-1].draining)
+    reply = await give(bus, endless("d"))
+    assert (reply.accepted, reply.reason) == (False, "draining")
+    await draining
+    assert {watch.finish("a"), watch.finish("b")} == {"length"}
