@@ -39,6 +39,7 @@ def pull_command(model: Model = BUILT_IN, as_json: Json = False) -> None:
 
     The cache is $HEADRACE_CACHE, else the user's cache folder. Exit code 1 when it cannot be had.
     """
+    # here, not above: the hub's library takes 0.35 s to import, which only this command should pay
     from stages.runtime.models.pull import pull
 
     with _one_line_errors(), _bar() as bar:

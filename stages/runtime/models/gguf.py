@@ -5,7 +5,6 @@ before it is used, so a hostile file costs one `ModelError`, never a crash, a ha
 """
 
 import mmap
-import struct
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -14,6 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stages.runtime.models.errors import ModelError
+from stages.runtime.models.gguf_cursor import (
+    ARRAY,
+    MAX_KEY,
+    MAX_STRING,
+    SCALARS,
+    STRING,
+    U32,
+    U64,
+    Cursor,
+    GgufArray,
+    decode_strings,
+)
 
 Scalar = int | float | bool | str
 
@@ -34,27 +45,7 @@ _ENCODINGS = {
     39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
 }
 # fmt: on
-_SCALARS = {
-    0: struct.Struct("<B"),
-    1: struct.Struct("<b"),
-    2: struct.Struct("<H"),
-    3: struct.Struct("<h"),
-    4: struct.Struct("<I"),
-    5: struct.Struct("<i"),
-    6: struct.Struct("<f"),
-    7: struct.Struct("<?"),
-    10: struct.Struct("<Q"),
-    11: struct.Struct("<q"),
-    12: struct.Struct("<d"),
-}
-_STRING, _ARRAY = 8, 9
-_U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
-
 MAX_ENTRIES = 65_536  # metadata keys, and tensors
-MAX_KEY = 1_024  # bytes
-MAX_STRING = 4 << 20  # bytes
-MAX_STRINGS = 4_000_000  # strings in all arrays together: walking them takes about a second
-MAX_ELEMENTS = 1 << 24  # numbers in one array
 MAX_DIMS = 4
 
 
@@ -76,104 +67,30 @@ class GgufFile:
     path: Path
     size: int  # bytes
     metadata: dict[str, Scalar]
-    arrays: dict[str, "_Array"]
+    arrays: dict[str, GgufArray]
     tensors: tuple[GgufTensor, ...]
 
     def strings(self, key: str) -> list[str]:
         """The string array `key`. Raises ModelError when it is missing or holds something else."""
         array = self.arrays.get(key)
-        if array is None or array.kind != _STRING:
+        if array is None or array.kind != STRING:
             raise ModelError(f"{self.path}: metadata {key!r} should be an array of strings")
         with self.path.open("rb") as file:
             file.seek(array.start)
-            return _decode_strings(
-                _Reader(self.path, file.read(array.end - array.start)), array.count
+            return decode_strings(
+                Cursor(self.path, file.read(array.end - array.start)), array.count
             )
 
     def numbers(self, key: str) -> list[float]:
         """The numeric array `key`. Raises ModelError when it is missing or holds strings."""
         array = self.arrays.get(key)
-        if array is None or array.kind not in _SCALARS:
+        if array is None or array.kind not in SCALARS:
             raise ModelError(f"{self.path}: metadata {key!r} should be an array of numbers")
         with self.path.open("rb") as file:
             file.seek(array.start)
             data = file.read(array.end - array.start)
-        values: NDArray[np.generic] = np.frombuffer(data, dtype=_SCALARS[array.kind].format)
+        values: NDArray[np.generic] = np.frombuffer(data, dtype=SCALARS[array.kind].format)
         return values.tolist()  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class _Array:
-    kind: int
-    count: int
-    start: int  # byte of the first element
-    end: int
-
-
-def _decode_strings(reader: "_Reader", count: int) -> list[str]:
-    """Decode `count` length-prefixed strings whose lengths were already checked once."""
-    return [reader.string(MAX_STRING, "an array element") for _ in range(count)]
-
-
-class _Reader:
-    """A cursor over the file's bytes that refuses to leave them."""
-
-    def __init__(self, path: Path, data: bytes | mmap.mmap) -> None:
-        self.path, self.data, self.size, self.at = path, data, len(data), 0
-        self.strings_left = MAX_STRINGS
-
-    def fail(self, what: str) -> ModelError:
-        return ModelError(f"{self.path}: damaged or hostile GGUF file: {what} (at byte {self.at})")
-
-    def skip(self, count: int, what: str) -> int:
-        """Step over `count` bytes; returns where they start."""
-        start = self.at
-        if count > self.size - start:
-            raise self.fail(f"{what} needs {count} bytes, {self.size - start} are left")
-        self.at = start + count
-        return start
-
-    def scalar(self, layout: struct.Struct, what: str) -> int:
-        """One little-endian number (floats and booleans too; the caller knows)."""
-        value: int = layout.unpack_from(self.data, self.skip(layout.size, what))[0]
-        return value
-
-    def string(self, limit: int, what: str) -> str:
-        length = self.scalar(_U64, what)
-        if length > limit:
-            raise self.fail(f"{what} has {length} bytes, at most {limit} are allowed")
-        start = self.skip(length, what)
-        try:
-            return self.data[start : self.at].decode()
-        except UnicodeDecodeError as error:
-            raise self.fail(f"{what} is not UTF-8") from error
-
-    def array(self, what: str) -> _Array:
-        kind, count = self.scalar(_U32, what), self.scalar(_U64, what)
-        if kind == _STRING:
-            return self._string_array(count, what)
-        if kind not in _SCALARS:
-            raise self.fail(f"{what} is an array of type {kind}; numbers and strings are known")
-        if count > MAX_ELEMENTS:
-            raise self.fail(f"{what} has {count} elements, at most {MAX_ELEMENTS} are allowed")
-        start = self.skip(count * _SCALARS[kind].size, what)
-        return _Array(kind, count, start, self.at)
-
-    def _string_array(self, count: int, what: str) -> _Array:
-        """Walks the lengths only; the strings stay bytes until somebody needs them."""
-        if count > min(self.strings_left, (self.size - self.at) // 8):
-            raise self.fail(f"{what} claims {count} strings, more than fit")
-        self.strings_left -= count
-        start = at = self.at
-        unpack, data, last = _U64.unpack_from, self.data, self.size - 8
-        for _ in range(count):
-            if at > last:
-                raise self.fail(f"{what} runs past the end of the file")
-            at += 8 + unpack(data, at)[0]
-        if at > self.size:
-            raise self.fail(f"{what} runs past the end of the file")
-        self.at = at
-        return _Array(_STRING, count, start, at)
 
 
 def read_gguf(path: Path) -> GgufFile:
@@ -184,21 +101,21 @@ def read_gguf(path: Path) -> GgufFile:
             if size < 24:
                 raise ModelError(f"{path}: {size} bytes are too few for a GGUF file (at least 24)")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _parse(_Reader(path, data))
+                return _parse(Cursor(path, data))
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from error
 
 
-def _parse(reader: _Reader) -> GgufFile:
+def _parse(reader: Cursor) -> GgufFile:
     tensors, keys = _header(reader)
     metadata: dict[str, Scalar] = {}
-    arrays: dict[str, _Array] = {}
+    arrays: dict[str, GgufArray] = {}
     for _ in range(keys):
         key = reader.string(MAX_KEY, "a metadata key")
         if key in metadata or key in arrays:
             raise reader.fail(f"metadata {key!r} stands twice")
-        kind = reader.scalar(_U32, f"the type of {key!r}")
-        if kind == _ARRAY:
+        kind = reader.scalar(U32, f"the type of {key!r}")
+        if kind == ARRAY:
             arrays[key] = reader.array(f"metadata {key!r}")
         else:
             metadata[key] = _value(reader, kind, key)
@@ -207,18 +124,18 @@ def _parse(reader: _Reader) -> GgufFile:
     return GgufFile(reader.path, reader.size, metadata, arrays, _place(reader, infos, metadata))
 
 
-def _header(reader: _Reader) -> tuple[int, int]:
+def _header(reader: Cursor) -> tuple[int, int]:
     """(tensor count, metadata count), both within bounds."""
     if reader.data[:4] != b"GGUF":
         raise ModelError(f"{reader.path}: not a GGUF file (it starts with {reader.data[:4]!r})")
     reader.at = 4
-    version = reader.scalar(_U32, "the version")
+    version = reader.scalar(U32, "the version")
     if version not in (2, 3):
         hint = " (a big-endian file?)" if version >> 16 else ""
         raise ModelError(
             f"{reader.path}: GGUF version {version}{hint}; versions 2 and 3 are supported"
         )
-    tensors, keys = reader.scalar(_U64, "the tensor count"), reader.scalar(_U64, "the key count")
+    tensors, keys = reader.scalar(U64, "the tensor count"), reader.scalar(U64, "the key count")
     if tensors > MAX_ENTRIES or keys > MAX_ENTRIES:
         raise reader.fail(
             f"{tensors} tensors and {keys} keys; at most {MAX_ENTRIES} each are allowed"
@@ -226,25 +143,25 @@ def _header(reader: _Reader) -> tuple[int, int]:
     return tensors, keys
 
 
-def _value(reader: _Reader, kind: int, key: str) -> Scalar:
-    if kind == _STRING:
+def _value(reader: Cursor, kind: int, key: str) -> Scalar:
+    if kind == STRING:
         return reader.string(MAX_STRING, f"metadata {key!r}")
-    if kind not in _SCALARS:
+    if kind not in SCALARS:
         raise reader.fail(f"metadata {key!r} has the unknown type {kind}")
-    return reader.scalar(_SCALARS[kind], f"metadata {key!r}")
+    return reader.scalar(SCALARS[kind], f"metadata {key!r}")
 
 
 _Info = tuple[str, str, tuple[int, ...], int]  # name, encoding, shape, offset in the data section
 
 
-def _tensor_info(reader: _Reader) -> _Info:
+def _tensor_info(reader: Cursor) -> _Info:
     name = reader.string(MAX_KEY, "a tensor name")
-    rank = reader.scalar(_U32, f"the rank of {name!r}")
+    rank = reader.scalar(U32, f"the rank of {name!r}")
     if not 1 <= rank <= MAX_DIMS:
         raise reader.fail(f"tensor {name!r} has {rank} dimensions, 1 to {MAX_DIMS} are allowed")
-    dims = tuple(reader.scalar(_U64, f"the shape of {name!r}") for _ in range(rank))
-    kind = reader.scalar(_U32, f"the encoding of {name!r}")
-    offset = reader.scalar(_U64, f"the offset of {name!r}")
+    dims = tuple(reader.scalar(U64, f"the shape of {name!r}") for _ in range(rank))
+    kind = reader.scalar(U32, f"the encoding of {name!r}")
+    offset = reader.scalar(U64, f"the offset of {name!r}")
     # GGUF lists the fastest dimension first, the reverse of torch and numpy
     return name, _ENCODINGS.get(kind, f"type {kind}"), dims[::-1], offset
 
@@ -263,7 +180,7 @@ def _refuse_unsupported(path: Path, infos: list[_Info]) -> None:
 
 
 def _place(
-    reader: _Reader, infos: list[_Info], metadata: dict[str, Scalar]
+    reader: Cursor, infos: list[_Info], metadata: dict[str, Scalar]
 ) -> tuple[GgufTensor, ...]:
     """Turn data-section offsets into file offsets; refuse what lies outside the file or overlaps."""
     alignment = metadata.get("general.alignment", 32)
@@ -281,7 +198,7 @@ def _place(
     return placed
 
 
-def _sized(reader: _Reader, info: _Info, base: int) -> GgufTensor:
+def _sized(reader: Cursor, info: _Info, base: int) -> GgufTensor:
     name, encoding, shape, offset = info
     block, size = SUPPORTED_ENCODINGS[encoding]
     if not all(shape) or shape[-1] % block:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import httpx2
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi, get_token, hf_hub_url
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -20,8 +20,10 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
+from huggingface_hub.file_download import http_get
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
+from stages.runtime.models.digest import file_sha256
 from stages.runtime.models.errors import ModelError
 from stages.runtime.models.store import HubReference
 
@@ -30,12 +32,24 @@ _FOLDER_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.ji
 
 
 @dataclass(frozen=True)
+class HubFile:
+    """One file to fetch."""
+
+    name: str  # path in the repository
+    size: int  # bytes
+    sha256: str | None  # the hub knows it for large files only
+
+
+@dataclass(frozen=True)
 class HubPlan:
     """What to fetch: fixed to one commit, so that a resumed pull cannot mix two versions."""
 
     commit: str
-    files: tuple[str, ...]
-    size: int  # bytes
+    files: tuple[HubFile, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(file.size for file in self.files)
 
 
 def plan_hub(reference: HubReference) -> HubPlan:
@@ -43,9 +57,14 @@ def plan_hub(reference: HubReference) -> HubPlan:
     with _clear_errors(reference):
         api = HfApi(endpoint=_endpoint())
         info = api.model_info(reference.repo, revision=reference.revision, files_metadata=True)
-    sizes = {item.rfilename: item.size or 0 for item in info.siblings or []}
-    files = _choose(reference, sorted(sizes))
-    return HubPlan(str(info.sha), tuple(files), sum(sizes[name] for name in files))
+    listed = {
+        item.rfilename: HubFile(
+            item.rfilename, item.size or 0, item.lfs.sha256 if item.lfs else None
+        )
+        for item in info.siblings or []
+    }
+    files = tuple(listed[name] for name in _choose(reference, sorted(listed)))
+    return HubPlan(str(info.sha), files)
 
 
 def _choose(reference: HubReference, names: list[str]) -> list[str]:
@@ -70,22 +89,38 @@ def _listed(names: list[str]) -> str:
 
 
 def fetch_from_hub(reference: HubReference, plan: HubPlan, folder: Path) -> None:
-    """Download the planned files into `folder`, resuming partial ones. Raises ModelError."""
+    """Download the planned files into `folder`, resuming partial ones. Raises ModelError.
+
+    `snapshot_download` would start a file anew after a killed pull, so the files are fetched one by one
+    with the library's own transfer function, which goes on where a part ends.
+    """
     disable_progress_bars()  # ours is drawn instead
-    with _clear_errors(reference):
-        snapshot_download(
-            reference.repo,
-            revision=plan.commit,
-            local_dir=folder,
-            allow_patterns=list(plan.files),
-            endpoint=_endpoint(),
-            max_workers=4,
-        )
-    missing = [name for name in plan.files if not (folder / name).is_file()]
-    if missing:  # snapshot_download falls back to what is there when the network fails
-        raise _refusal(
-            reference, f"the download is incomplete ({missing[0]} is missing); pull again"
-        )
+    for file in plan.files:
+        target = (
+            folder / PurePosixPath(file.name).name
+        )  # a name from the hub cannot leave the folder
+        if not target.is_file():
+            part = folder / f"{target.name}.{plan.commit[:12]}.part"
+            with _clear_errors(reference):
+                _download(reference, plan.commit, file, part)
+            _check(reference, file, part)
+            part.replace(target)
+    for stale in folder.glob("*.part"):  # of another commit
+        stale.unlink()
+
+
+def _download(reference: HubReference, commit: str, file: HubFile, part: Path) -> None:
+    url = hf_hub_url(reference.repo, file.name, revision=commit, endpoint=_endpoint())
+    token = get_token()  # HF_TOKEN, or what `hf auth login` left
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    with part.open("ab") as out:
+        http_get(url, out, resume_size=out.tell(), headers=headers, expected_size=file.size)
+
+
+def _check(reference: HubReference, file: HubFile, part: Path) -> None:
+    if file.sha256 is not None and file_sha256(part) != file.sha256:
+        part.unlink()
+        raise _refusal(reference, f"{file.name} arrived damaged (sha256 differs); pull again")
 
 
 def _endpoint() -> str | None:

@@ -38,8 +38,8 @@ class HubReference:
     @property
     def folder(self) -> str:
         """Name of the folder it is stored in; distinct references never share one."""
-        parts = [self.repo, self.revision or "main", *([self.file] if self.file else [])]
-        return "hf--" + "--".join(part.replace("/", "+") for part in parts)
+        name = f"{self.repo}@{self.revision or 'main'}" + (f"#{self.file}" if self.file else "")
+        return "hf--" + name.replace("/", "+")  # none of + @ # can occur in the parts
 
 
 def cache_dir() -> Path:

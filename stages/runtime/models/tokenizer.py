@@ -92,10 +92,8 @@ class Tokenizer:
             with self._switch:  # the library keeps this choice as state of the tokenizer
                 self._raw.encode_special_tokens = not special
                 return list(self._raw.encode(text, add_special_tokens=False).ids)
-        except UnicodeEncodeError as error:
-            raise ModelError(
-                f"text holds half a surrogate pair at character {error.start}"
-            ) from error
+        except TypeError as error:  # what the library says to a str that is not valid Unicode
+            raise ModelError(f"text holds half a surrogate pair{_where(text)}") from error
 
     def _encode_broken_up(self, text: str) -> list[int]:
         """For tokenizers whose model itself knows the control strings: cut each of them in two."""
@@ -108,6 +106,14 @@ class Tokenizer:
             index for piece in (*pieces, text[at:]) for index in self._encode(piece, special=False)
         ]
         return [index for index in ids if index not in self._control_ids]
+
+
+def _where(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        return f" at character {error.start}"
+    return ""
 
 
 def _parse(text: str, source: str) -> RawTokenizer:
