@@ -6,6 +6,17 @@ from typing import Final
 from contracts.frames import Credit
 
 SILENT_S: Final = 3.0
+KV_BLOCK: Final = 64  # tokens; executors reserve whole KV blocks, of this size or a divisor of it
+
+
+def reserved(tokens: int) -> int:
+    """KV tokens an executor sets aside for a request of `tokens` (prompt + max_tokens)."""
+    return -(-tokens // KV_BLOCK) * KV_BLOCK
+
+
+def capacity(kv_tokens: int) -> int:
+    """The longest request (prompt + max_tokens) for a KV cache of `kv_tokens`."""
+    return kv_tokens // KV_BLOCK * KV_BLOCK
 
 
 @dataclass
@@ -14,11 +25,11 @@ class Executor:
 
     credit: Credit
     heard_s: float
-    in_flight: dict[str, tuple[int, int]] = field(default_factory=dict)  # id → (attempt, tokens)
+    in_flight: dict[str, tuple[int, int]] = field(default_factory=dict)  # id → (attempt, KV tokens)
     blocked: bool = False  # it refused or did not answer: wait for its next word
 
     def unseen(self) -> list[int]:
-        """Tokens of each lease that the credit does not know of yet."""
+        """KV tokens of each lease that the credit does not know of yet."""
         running = set(self.credit.running)
         return [
             n for name, (attempt, n) in self.in_flight.items() if (name, attempt) not in running
@@ -34,7 +45,7 @@ class Executor:
         if self.blocked or self.credit.draining:
             return False
         slots, kv_tokens = self.free()
-        return slots > 0 and kv_tokens >= tokens
+        return slots > 0 and kv_tokens >= reserved(tokens)
 
 
 class Executors:
@@ -63,7 +74,7 @@ class Executors:
 
     def lease(self, name: str, request_id: str, attempt: int, tokens: int) -> None:
         """Count a lease until it is answered."""
-        self.known[name].in_flight[request_id] = (attempt, tokens)
+        self.known[name].in_flight[request_id] = (attempt, reserved(tokens))
 
     def answered(self, name: str, request_id: str) -> None:
         """The lease was answered, one way or the other."""

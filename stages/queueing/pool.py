@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from contracts.client import FinishReason
+from contracts.errors import ErrorCode, HeadraceError
 from contracts.topology import PoolSection
 from stages.queueing.bounds import Bounds
-from stages.queueing.credit import Executors
+from stages.queueing.credit import Executors, capacity
 from stages.queueing.ledger import Entry, Ledger, State
 from stages.queueing.order import Order
 from stages.queueing.recovery import MAX_TRIES
@@ -25,12 +26,26 @@ class PoolQueue:
 
     def __init__(self, name: str, section: PoolSection) -> None:
         self.name = name
+        self._capacity = capacity(section.kv_tokens)
         self.order = Order(section.buckets)
         self.bounds = Bounds(name, section.queue)
         self.executors = Executors()
         self.ledger = Ledger()
         self.leases = 0
         self.releases = 0
+
+    def take(self, tokens: int, now_s: float) -> None:
+        """Count a request that is about to be stored. Raises saturated, and context_length_exceeded
+        for one that no executor of the pool could ever hold: it would stand at the head for good.
+        """
+        if tokens > self._capacity:
+            raise HeadraceError(
+                ErrorCode.CONTEXT_LENGTH_EXCEEDED,
+                f"prompt and max_tokens are {tokens} tokens; executors of pool {self.name!r} hold "
+                f"{self._capacity}: shorten the prompt or ask for less",
+                field="max_tokens",
+            )
+        self.bounds.take(tokens, now_s)
 
     def accept(self, entry: Entry) -> int:
         """Take in a stored request that `bounds` has counted; returns its position."""

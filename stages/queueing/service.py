@@ -103,7 +103,7 @@ class QueueingService:
             raise HeadraceError(
                 ErrorCode.INVALID_REQUEST, "this request id is taken", field="request_id"
             )
-        pool.bounds.take(work.tokens, self._clocks.now_s())
+        pool.take(work.tokens, self._clocks.now_s())
         try:
             seq = await self._put(pool, work.request_id, raw)
             self._refuse_closed(work, seq)
