@@ -19,6 +19,7 @@ from contracts.topology.sections import (
 )
 
 Path = tuple[str | int, ...]
+PREFILL_TILE = 64  # tokens; a step must hold one tile beside a decode row for each slot
 
 # Executors are named <pool>-<number>; their names must differ from those of stages and stay names.
 STAGES = frozenset({"control", "ingress", "routing", "queueing", "egress", "metering"})
@@ -88,6 +89,12 @@ class Topology(Section):
                 )
             if sorted(set(pool.buckets)) != pool.buckets:
                 yield Problem((*here, "buckets"), "write bounds in rising order, each once")
+            if pool.step_tokens < pool.slots + PREFILL_TILE:
+                yield Problem(
+                    (*here, "step_tokens"),
+                    f"{pool.step_tokens} tokens a step leave no room for prefill beside "
+                    f"{pool.slots} slots; write {pool.slots + PREFILL_TILE} or more",
+                )
             context = self.models[pool.model].context if pool.model in self.models else None
             if context is not None and pool.kv_tokens < context:
                 yield Problem(

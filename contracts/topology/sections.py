@@ -122,7 +122,7 @@ class PoolSection(Section):
         json_schema_extra=unit("tokens"),
     )
     step_tokens: int = Field(
-        512,
+        1024,
         ge=16,
         le=65536,
         description="token budget of one engine step (prefill chunk and decodes together)",

@@ -124,15 +124,21 @@ def prepare(folder: Path, topology: dict[str, Any] | None = None) -> Rig:
 
 
 @contextlib.contextmanager
+def stopped_pipeline(topology: dict[str, Any] | None = None) -> Iterator[Rig]:
+    """A prepared pipeline; whoever starts it, it is stopped and removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="headrace-"))
+    rig = prepare(folder, topology)
+    try:
+        yield rig
+    finally:
+        if rig.state.exists():
+            rig.down()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def private_pipeline(topology: dict[str, Any] | None = None) -> Iterator[Rig]:
     """A started pipeline that is stopped and removed afterwards."""
-    folder = Path(tempfile.mkdtemp(prefix="headrace-"))
-    try:
-        rig = prepare(folder, topology)
+    with stopped_pipeline(topology) as rig:
         rig.up()
-        try:
-            yield rig
-        finally:
-            rig.down()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        yield rig

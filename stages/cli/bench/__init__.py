@@ -1,0 +1,1 @@
+"""`headrace bench SUITE`: figures with goals and how each was measured."""
