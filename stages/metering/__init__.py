@@ -1,0 +1,1 @@
+"""Moves usage events from the bus into DuckDB, each exactly once."""
