@@ -1,0 +1,41 @@
+"""Token items of several attempts, put together into one run of tokens without gap or repeat."""
+
+from contracts.frames import TokenItem
+
+
+class Assembly:
+    """Takes only the highest attempt it has seen, drops repeats by offset, parks what is ahead."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.attempt = 0
+        self.late_items = 0
+        self._parked: list[TokenItem] = []
+
+    @property
+    def gap(self) -> bool:
+        """Whether tokens are missing before some that have come."""
+        return bool(self._parked)
+
+    def take(self, item: TokenItem) -> list[TokenItem]:
+        """The items that can be used now, in order; their new tokens are already in `ids`."""
+        if item.attempt < self.attempt:
+            self.late_items += 1
+            return []
+        if item.attempt > self.attempt:
+            # The new attempt goes on from what we reported, or repeats it: nothing parked is needed.
+            self.attempt = item.attempt
+            self._parked.clear()
+        if item.offset > len(self.ids):
+            self._parked.append(item)
+            self._parked.sort(key=lambda parked: parked.offset)
+            return []
+        usable = [item]
+        self._append(item)
+        while self._parked and self._parked[0].offset <= len(self.ids):
+            usable.append(self._parked.pop(0))
+            self._append(usable[-1])
+        return usable
+
+    def _append(self, item: TokenItem) -> None:
+        self.ids += item.ids[len(self.ids) - item.offset :]
