@@ -9,10 +9,12 @@ from gpu_worker.request import Request, SamplingParams, Sequence
 from gpu_worker.sample.filters import Candidates, Filter, Temperature, TopK, TopP
 from gpu_worker.sample.noise import seed_of, uniform
 
+GREEDY_BELOW = 1e-4  # a temperature so low that only the likeliest token has weight in fp32
+
 
 def filters_of(params: SamplingParams) -> tuple[Filter, ...]:
     """The filters a request needs, in order; none when it is greedy."""
-    if params.temperature == 0.0:
+    if params.temperature < GREEDY_BELOW:
         return ()
     filters: list[Filter] = [Temperature(params.temperature)]
     if params.top_k:
