@@ -1,0 +1,5 @@
+"""`python -m stages.cli` is `headrace`."""
+
+from stages.cli import main
+
+main()

@@ -1,0 +1,30 @@
+"""What several commands share: options, exit codes, printing."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+OK: Final = 0
+FAILED: Final = 1
+NOT_RUNNING: Final = 3
+
+StateOption = Annotated[
+    Path, typer.Option("--state", metavar="DIR", help="Folder for state, logs and the usage file.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+STATE: Final = Path(".headrace")
+
+
+def print_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    typer.echo(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def fail(message: str, as_json: bool, code: int = FAILED) -> typer.Exit:
+    """Say what is wrong on stderr (and as JSON on stdout); raise what this returns."""
+    typer.echo(message, err=True)
+    if as_json:
+        print_json({"error": message})
+    return typer.Exit(code)

@@ -1,0 +1,59 @@
+"""`headrace down`: ask control to stop, wait, and end whatever is left."""
+
+import asyncio
+import signal
+import time
+from typing import Final
+
+import typer
+
+from stages.cli.common import FAILED, STATE, JsonOption, StateOption, print_json
+from stages.control.leftovers import end_leftovers
+from stages.control.order import STOP_S
+from stages.control.state import RunState, StateFolder
+
+_WAIT_S: Final = STOP_S + 5.0
+
+
+def down(state: StateOption = STATE, as_json: JsonOption = False) -> None:
+    """Stop the pipeline: no new requests, running ones finish, usage is stored.
+
+    Exit code 0 when nothing runs afterwards, also when nothing ran before.
+    """
+    folder = StateFolder(state)
+    before = folder.read()
+    running = folder.running()
+    if running is not None and not as_json:
+        typer.echo(f"Stopping the pipeline in {folder.root}")
+    clean = running is None or _stop(running)
+    ended = asyncio.run(end_leftovers(folder)) if before is not None else 0
+    if folder.running() is None and before is not None:
+        folder.clear()
+    if as_json:
+        print_json({"was_running": running is not None, "clean": clean, "left_over": ended})
+    else:
+        typer.echo(_said(running is not None, clean, ended))
+    raise typer.Exit(0 if folder.running() is None else FAILED)
+
+
+def _stop(running: RunState) -> bool:
+    """Whether control ended by itself; it is killed when it does not."""
+    control = running.control
+    control.send(signal.SIGTERM)
+    deadline = time.monotonic() + _WAIT_S
+    while control.alive and time.monotonic() < deadline:
+        time.sleep(0.02)
+    if not control.alive:
+        return True
+    control.send(signal.SIGKILL)
+    while control.alive:
+        time.sleep(0.02)
+    return False
+
+
+def _said(was_running: bool, clean: bool, ended: int) -> str:
+    if not was_running:
+        return (
+            f"Not running; {ended} process(es) left over were ended." if ended else "Not running."
+        )
+    return "Stopped." if clean else f"Control did not answer and was killed, with {ended} others."

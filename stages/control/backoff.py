@@ -1,0 +1,36 @@
+"""How long to wait before a process that ended is started again. Pure; the clock is passed in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+FIRST_S: Final = 0.2
+MOST_S: Final = 10.0
+HEALTHY_S: Final = 30.0
+LOOP: Final = 5
+
+
+@dataclass
+class Backoff:
+    """Doubles from 0.2 s to 10 s; 30 s of readiness start it afresh."""
+
+    clock: Callable[[], float]
+    failures: int = 0
+    _ready_since: float | None = field(default=None, init=False)
+
+    def ready(self) -> None:
+        """The process serves."""
+        self._ready_since = self.clock()
+
+    def ended(self) -> float:
+        """The process ended: seconds until the next start."""
+        since, self._ready_since = self._ready_since, None
+        if since is not None and self.clock() - since >= HEALTHY_S:
+            self.failures = 0
+        self.failures += 1
+        return min(FIRST_S * 2.0 ** (self.failures - 1), MOST_S)
+
+    @property
+    def looping(self) -> bool:
+        """Whether it keeps ending without ever being healthy for long."""
+        return self.failures >= LOOP

@@ -1,0 +1,79 @@
+"""The status report: what runs, what it counts, and what is wrong first. Pure."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from contracts.internal import Beat
+from contracts.status import Conservation, Phase, ProcessStatus
+from stages.control.supervisor import Supervised
+
+_ENDS: Final = ("finished", "cancelled", "failed", "expired", "running", "queued")
+_WORST: Final[dict[Phase, int]] = {
+    "crash_loop": 0,
+    "backoff": 1,
+    "silent": 2,
+    "stopped": 3,
+    "starting": 4,
+    "waiting": 5,
+    "draining": 6,
+}
+_SAID: Final[dict[Phase, str]] = {
+    "crash_loop": "keeps ending after its start",
+    "backoff": "has ended and is started again soon",
+    "silent": "has not reported for 3 s",
+    "stopped": "is stopped",
+    "starting": "is starting",
+    "waiting": "waits for its start",
+    "draining": "is finishing what runs",
+}
+
+
+def process_status(
+    one: Supervised, beat: Beat | None, silent: bool, now_ms: float
+) -> ProcessStatus:
+    """One process as it is now."""
+    alive = one.child is not None and one.life is not None
+    phase: Phase = "silent" if one.phase == "ready" and silent else one.phase
+    return ProcessStatus(
+        stage=one.stage,
+        instance=one.instance,
+        pool=one.pool,
+        incarnation=one.life.incarnation if one.life and alive else None,
+        pid=one.child.pid if one.child else None,
+        phase=phase,
+        uptime_s=(now_ms - one.life.spawned_ms) / 1000 if one.life and alive else None,
+        startup_ms=beat.ready_ms - beat.spawned_ms if beat and beat.ready_ms else None,
+        restarts=max(0, one.restarts),
+        last_error=one.last_error,
+        counters=beat.counters if beat else {},
+        detail=beat.detail if beat else {},
+    )
+
+
+def conservation(queueing: Sequence[ProcessStatus]) -> Conservation | None:
+    """Whether every accepted request is accounted for; None before queueing has reported."""
+    counters = [one.counters for one in queueing if "accepted" in one.counters]
+    if not counters:
+        return None
+    sums = {name: int(sum(c.get(name, 0) for c in counters)) for name in ("accepted", *_ENDS)}
+    balanced = sums["accepted"] == sum(sums[name] for name in _ENDS)
+    return Conservation(**sums, balanced=balanced)
+
+
+def problems(processes: Sequence[ProcessStatus], law: Conservation | None) -> list[str]:
+    """What is wrong, worst first."""
+    found = [one for one in processes if one.phase != "ready"]
+    found.sort(key=lambda one: (_WORST[one.phase], one.instance))
+    said = [_sentence(one) for one in found]
+    if law is not None and not law.balanced:
+        parts = sum(getattr(law, name) for name in _ENDS)
+        said.insert(0, f"{law.accepted} requests were accepted but {parts} are accounted for")
+    return said
+
+
+def _sentence(one: ProcessStatus) -> str:
+    cause = f": {one.last_error.splitlines()[0]}" if one.last_error else ""
+    if one.last_error and len(one.last_error.splitlines()) > 1:
+        cause += f" … {one.last_error.splitlines()[-1]}"
+    times = f" ({one.restarts} restarts)" if one.restarts else ""
+    return f"{one.instance} {_SAID[one.phase]}{times}{cause}"

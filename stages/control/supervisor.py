@@ -1,0 +1,185 @@
+"""Keeps one process running: start, readiness, restart with backoff, end."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from contracts.status import Phase
+from stages.control.backoff import Backoff
+from stages.control.logs import fresh_log, tail
+from stages.control.process import Child
+from stages.runtime.clock import now_ms
+
+READY_S: Final = 60.0
+_GATE_S: Final = 3.0  # a slow start holds its place at the gate no longer than this
+_SETTLE_S: Final = 2.0
+_FALTERING: Final = 3  # ends before it was ever ready: then starting the pipeline has failed
+
+log = logging.getLogger("headrace.control")
+
+
+@dataclass(frozen=True)
+class Life:
+    """One incarnation: what to start and how to see that it serves."""
+
+    incarnation: str
+    command: list[str]
+    env: Mapping[str, str]
+    spawned_ms: float
+    ready: Callable[[], Awaitable[None]]
+
+
+class Launcher(Protocol):
+    """Makes the next incarnation of one process."""
+
+    def next_life(self) -> Life:
+        """Draw a new incarnation and write what the process is told."""
+
+    async def ended(self, life: Life, code: int) -> None:
+        """It ended, wanted or not."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something to tell the person who started the pipeline."""
+
+    event: Literal["ready", "exited", "stopped"]
+    instance: str
+    ms: float = 0.0
+    reason: str = ""
+
+
+@dataclass
+class Supervised:
+    """One process and its history."""
+
+    stage: str
+    instance: str
+    launcher: Launcher
+    log_file: Path
+    gate: asyncio.Semaphore
+    on_change: Callable[[Change], None]
+    on_pid: Callable[[], None]
+    pool: str | None = None
+    ready_limit_s: float = READY_S
+    backoff: Backoff = field(default_factory=lambda: Backoff(time.monotonic))
+    phase: Phase = "waiting"
+    life: Life | None = None
+    child: Child | None = None
+    restarts: int = -1
+    last_error: str | None = None
+    ever_ready: asyncio.Event = field(default_factory=asyncio.Event)
+    faltered: asyncio.Event = field(default_factory=asyncio.Event)
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    _task: asyncio.Task[None] | None = None
+    _late: bool = False
+
+    def start(self) -> None:
+        """Begin to keep it running, in the background."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                await self._live_once()
+            except OSError as error:  # no such program, no memory, no more files
+                self.last_error = f"cannot be started: {error}"
+            if self._stopping.is_set():
+                break
+            delay_s = self.backoff.ended()
+            self.phase = "crash_loop" if self.backoff.looping else "backoff"
+            if not self.ever_ready.is_set() and (self._late or self.backoff.failures >= _FALTERING):
+                self.faltered.set()
+            log.warning("%s: %s; again in %.1f s", self.instance, self.last_error, delay_s)
+            self.on_change(Change("exited", self.instance, delay_s * 1000, self.last_error or ""))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay_s)
+        self.phase = "stopped"
+
+    async def _live_once(self) -> None:
+        """One incarnation from spawn to exit."""
+        async with self.gate:
+            if self._stopping.is_set():
+                return
+            child, life = await self._spawn()
+            exiting = asyncio.ensure_future(child.wait())
+            readying = asyncio.ensure_future(life.ready())
+            await _first(exiting, readying, _GATE_S)
+        try:
+            await self._watch(child, life, exiting, readying)
+        finally:
+            readying.cancel()
+        code = await exiting
+        self.child = None
+        if not self._stopping.is_set():
+            self.last_error = self._why(code)
+        self.on_pid()
+        await self.launcher.ended(life, code)
+
+    async def _spawn(self) -> tuple[Child, Life]:
+        self.phase = "starting"
+        self._late = False
+        self.restarts += 1
+        fresh_log(self.log_file)
+        self.life = self.launcher.next_life()
+        self.child = await Child.start(self.life.command, self.life.env, self.log_file)
+        self.on_pid()
+        return self.child, self.life
+
+    async def _watch(
+        self,
+        child: Child,
+        life: Life,
+        exiting: asyncio.Future[int],
+        readying: asyncio.Future[None],
+    ) -> None:
+        await _first(exiting, readying, self.ready_limit_s)
+        if exiting.done():
+            return
+        if not readying.done():
+            self._late = True
+            await child.end(1.0)
+            return
+        readying.result()
+        self.phase = "ready"
+        self.backoff.ready()
+        self.ever_ready.set()
+        self.on_change(Change("ready", self.instance, now_ms() - life.spawned_ms))
+        await asyncio.wait({exiting})
+
+    def _why(self, code: int) -> str:
+        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        if self._late:
+            how = f"not ready within {self.ready_limit_s:.0f} s"
+        lines = tail(self.log_file)
+        return f"{how}; last lines of {self.log_file}:\n" + "\n".join(lines) if lines else how
+
+    async def stop(self, grace_s: float) -> None:
+        """End it within `grace_s`, settle what its end left, and start it no more."""
+        self._stopping.set()
+        if self.child is not None:
+            self.phase = "draining"
+            await self.child.end(grace_s)
+        if self._task is not None:
+            await asyncio.wait({self._task}, timeout=_SETTLE_S)
+        self.phase = "stopped"
+        self.on_change(Change("stopped", self.instance))
+
+    def kill(self) -> None:
+        """End it without waiting."""
+        self._stopping.set()
+        if self.child is not None:
+            self.child.kill()
+
+
+async def _first(
+    exiting: asyncio.Future[int], readying: asyncio.Future[None], limit_s: float
+) -> None:
+    """Wait until it has ended or serves, at most `limit_s`."""
+    both: set[asyncio.Future[Any]] = {exiting, readying}
+    await asyncio.wait(both, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)

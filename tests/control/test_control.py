@@ -1,0 +1,279 @@
+"""Control with a real nats-server and small real stages."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import nats
+import pytest
+
+from contracts import subjects
+from contracts.status import StatusCall, StatusReport
+from contracts.usage import USAGE_EVENT, IntervalEvent
+from stages.control.leftovers import end_leftovers
+from stages.control.process import identify
+from stages.control.progress import Progress
+from stages.control.service import Control, StartError
+from stages.control.state import StateFolder
+from stages.runtime.bus import Bus
+from stages.runtime.stage import read_topology
+from stages.runtime.topology_file import load_topology
+from tests.support.dummy_control import dummies
+from tests.support.topologies import write_topology
+
+
+def make_control(folder: Path, **env: str) -> Control:
+    """Control over dummies; `env` names a stage and the mode of its dummy."""
+    file = folder / "topology.yaml"
+    if not file.exists():
+        write_topology(folder)
+    topology = load_topology(file).topology
+    assert topology is not None
+    state = StateFolder(folder / "state")
+    state.make()
+    specs = [
+        replace(spec, env={"DUMMY_STAGE": env.get(spec.stage, "")}) for spec in dummies(topology)
+    ]
+    return Control(topology, file, state, specs, Progress())
+
+
+@pytest.fixture
+async def control(tmp_path: Path) -> AsyncIterator[Control]:
+    """A running pipeline of dummies."""
+    made = make_control(tmp_path)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def inside(control: Control, tmp_path: Path) -> AsyncIterator[Bus]:
+    """The bus as the stages see it."""
+    address = StateFolder(tmp_path / "state").read_bus()
+    assert address is not None
+    bus = await Bus.connect(address, "test")
+    yield bus
+    await bus.close()
+
+
+async def ask(bus: Bus) -> StatusReport:
+    """`hr.control.status`."""
+    return await bus.request(subjects.STATUS, StatusCall(), StatusReport, 2.0)
+
+
+async def test_the_status_shows_every_process_ready(inside: Bus) -> None:
+    report = await ask(inside)
+    assert report.problems == []
+    assert report.healthy
+    assert [one.stage for one in report.stages] == [
+        *("ingress", "routing", "queueing", "egress", "metering")
+    ]
+    assert [one.instance for one in report.executors] == ["small-0"]
+    for one in (*report.stages, *report.executors):
+        assert one.phase == "ready"
+        assert one.pid is not None
+        assert identify(one.pid) is not None
+        assert one.startup_ms is not None
+        assert one.incarnation is not None
+    assert report.conservation is not None
+    assert report.conservation.balanced
+    assert report.ready_s is not None
+
+
+async def test_stages_get_the_topology_and_the_streams_are_there(inside: Bus) -> None:
+    topology, generation = await read_topology(inside)
+    assert topology.pools["small"].kv_tokens == 4096
+    assert generation == (await ask(inside)).generation
+    await inside.js.stream_info(subjects.QUEUE_STREAM)
+    await inside.js.stream_info(subjects.USAGE_STREAM)
+
+
+async def test_children_have_sessions_of_their_own_and_no_secrets_in_sight(
+    inside: Bus, tmp_path: Path
+) -> None:
+    address = StateFolder(tmp_path / "state").read_bus()
+    assert address is not None
+    report = await ask(inside)
+    for one in (report.bus, *report.stages, *report.executors):
+        assert one.pid is not None
+        assert os.getsid(one.pid) == one.pid
+        for name in ("cmdline", "environ"):
+            assert address.password.encode() not in Path(f"/proc/{one.pid}/{name}").read_bytes()
+    assert address.password not in report.model_dump_json()
+
+
+async def test_what_holds_secrets_is_readable_by_its_owner_only(
+    control: Control, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    secret = [state / "state.json", state / "bus.json", state / "nats" / "nats.conf"]
+    secret += (state / "run").glob("*.json")
+    assert len(secret) == 3 + 6
+    for path in secret:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
+
+
+async def test_a_client_without_credentials_can_only_call_and_hear_answers(
+    control: Control, inside: Bus
+) -> None:
+    refused: list[str] = []
+
+    async def on_error(error: Exception) -> None:
+        refused.append(str(error).lower())
+
+    heard: list[str] = []
+    await inside.listen("hr.cancel.*", lambda msg: heard.append(msg.subject))
+    await inside.listen("headrace.v1.*.*", lambda msg: heard.append(msg.subject))
+    url = control.status().addresses.nats
+    for prefix in ("_INBOX", "_INBOX_demo"):
+        client = await nats.connect(url, error_cb=on_error, inbox_prefix=prefix)
+        answers = await client.subscribe(f"{prefix}.mine")
+        await client.publish("headrace.v1.demo.models", b"{}", reply=f"{prefix}.mine")
+        await client.flush()
+        await inside.publish(f"{prefix}.mine", b"answer")
+        assert (await answers.next_msg(2)).data == b"answer"
+        assert refused == []
+        for subject in ("hr.>", ">", "hr.inbox.>", "$JS.API.>", "$SRV.>", "_INBOX_other.>"):
+            await client.subscribe(subject)
+        for subject in ("hr.cancel.x", "$JS.API.STREAM.LIST", "hr.inbox.x"):
+            await client.publish(subject, b"{}")
+        await client.flush()
+        await asyncio.sleep(0.05)
+        assert len([one for one in refused if "subscription" in one]) == 6, refused
+        assert len([one for one in refused if "publish" in one]) == 3, refused
+        refused.clear()
+        await client.close()
+    assert heard == ["headrace.v1.demo.models"] * 2
+
+
+async def test_a_killed_stage_comes_back_and_the_status_says_why(
+    control: Control, inside: Bus
+) -> None:
+    before = next(one for one in (await ask(inside)).stages if one.stage == "routing")
+    assert before.pid is not None
+    os.kill(before.pid, signal.SIGKILL)
+    async with asyncio.timeout(10):
+        while True:
+            after = next(one for one in (await ask(inside)).stages if one.stage == "routing")
+            if after.phase == "ready" and after.pid != before.pid:
+                break
+            await asyncio.sleep(0.05)
+    assert after.restarts == 1
+    assert after.incarnation != before.incarnation
+    assert after.last_error is not None
+    assert "signal 9" in after.last_error
+
+
+async def test_a_killed_executor_s_time_is_booked_to_its_exit(
+    control: Control, inside: Bus
+) -> None:
+    events: list[IntervalEvent] = []
+
+    def keep(data: bytes) -> None:
+        event = USAGE_EVENT.validate_json(data)
+        assert isinstance(event, IntervalEvent)
+        events.append(event)
+
+    await inside.listen("hr.usage.interval.*", lambda msg: keep(msg.data))
+    (executor,) = (await ask(inside)).executors
+    assert executor.pid is not None
+    await asyncio.sleep(0.3)
+    os.kill(executor.pid, signal.SIGKILL)
+    killed_ms = time.time() * 1000
+    async with asyncio.timeout(10):
+        while not [one for one in events if one.executor == executor.incarnation]:
+            await asyncio.sleep(0.02)
+    (lost,) = [one for one in events if one.executor == executor.incarnation]
+    stored = await inside.js.get_msg(subjects.USAGE_STREAM, seq=1)
+    assert stored.data is not None
+    first = USAGE_EVENT.validate_json(stored.data)
+    assert isinstance(first, IntervalEvent)
+    assert lost.start_ms == first.end_ms, "the lost part begins where the last report ended"
+    assert lost.lost_ms == pytest.approx(lost.end_ms - lost.start_ms)
+    assert lost.end_ms == pytest.approx(killed_ms, abs=1000)
+    assert lost.drain_ms == 0
+
+
+async def test_nats_server_killed_comes_back_and_the_pipeline_is_healthy_again(
+    control: Control,
+) -> None:
+    before = control.status().bus
+    assert before.pid is not None
+    os.kill(before.pid, signal.SIGKILL)
+    async with asyncio.timeout(20):
+        while not (control.status().bus.restarts == 1 and control.status().healthy):
+            await asyncio.sleep(0.05)
+
+
+async def test_a_stop_ends_every_process_and_clears_the_state(tmp_path: Path) -> None:
+    control = make_control(tmp_path)
+    await control.start()
+    report = control.status()
+    pids = [one.pid for one in (report.bus, *report.stages, *report.executors)]
+    await control.stop()
+    assert [pid for pid in pids if pid is not None and identify(pid) is not None] == []
+    assert StateFolder(tmp_path / "state").read() is None
+    assert StateFolder(tmp_path / "state").read_bus() is None
+
+
+async def test_a_stage_that_cannot_start_fails_the_start_with_its_last_words(
+    tmp_path: Path,
+) -> None:
+    control = make_control(tmp_path, routing="crash")
+    with pytest.raises(StartError, match=r"(?s)routing-0 does not start: .*told to crash"):
+        await control.start()
+    await control.stop()
+
+
+async def test_the_generation_grows_only_when_the_topology_changed(tmp_path: Path) -> None:
+    generations = []
+    for kv_tokens in (4096, 4096, 8192):
+        file = write_topology(tmp_path) if not generations else tmp_path / "topology.yaml"
+        file.write_text(re.sub(r'"kv_tokens": \d+', f'"kv_tokens": {kv_tokens}', file.read_text()))
+        control = make_control(tmp_path)
+        await control.start()
+        generations.append(control.status().generation)
+        await control.stop()
+    assert generations[0] == generations[1] < generations[2]
+
+
+def test_what_a_killed_control_left_is_found_and_ended(tmp_path: Path) -> None:
+    file, folder = write_topology(tmp_path), StateFolder(tmp_path / "state")
+    command = [sys.executable, "-m", "tests.support.dummy_control", str(file), str(folder.root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if json.loads(line)["event"] == "up":
+                break
+        process.kill()
+    state = folder.read()
+    assert state is not None
+    assert not state.control.alive
+    assert folder.running() is None
+    left = state.leftovers()
+    assert {one.stage for one in left} >= {"nats-server", "ingress", "gpu_worker"}
+    assert len(left) == 7
+    assert asyncio.run(end_leftovers(folder)) == 7
+    assert state.leftovers() == []
+
+
+def test_one_state_folder_has_one_control(tmp_path: Path) -> None:
+    folder = StateFolder(tmp_path / "state")
+    folder.make()
+    first = folder.lock()
+    assert first is not None
+    assert folder.lock() is None
+    first.close()
+    again = folder.lock()
+    assert again is not None
+    again.close()

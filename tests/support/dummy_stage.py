@@ -1,0 +1,64 @@
+"""The smallest real stage, for tests of control: `python -m tests.support.dummy_stage --launch FILE`."""
+
+import os
+
+from contracts import subjects
+from contracts.usage import IntervalEvent, Price
+from stages.runtime.clock import now_ms
+from stages.runtime.stage import Context, main
+
+MODE = "DUMMY_STAGE"  # crash: ends at its start; empty: serves
+
+
+class Dummy:
+    """Reports one interval when it belongs to a pool, and counters that balance."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.booked_ms = 0.0
+
+    async def start(self) -> None:
+        """Crash when told to, else book the time so far."""
+        if os.environ.get(MODE) == "crash":
+            raise SystemExit("the dummy was told to crash")
+        if self.context.launch.pool is not None:
+            await self.book()
+
+    async def book(self) -> None:
+        """Publish the interval from spawn until now, as idle time."""
+        launch = self.context.launch
+        assert launch.pool is not None
+        self.booked_ms = now_ms()
+        event = IntervalEvent(
+            executor=launch.incarnation,
+            pool=launch.pool,
+            model="m",
+            zone="z",
+            device="cpu",
+            generation=self.context.generation,
+            start_ms=launch.spawned_ms,
+            end_ms=self.booked_ms,
+            idle_ms=self.booked_ms - launch.spawned_ms,
+            price=Price(accelerator_hour=1.0, currency="USD"),
+        )
+        await self.context.bus.store(
+            subjects.usage("interval", launch.pool), event, event.key, deadline_s=5
+        )
+
+    async def drain(self) -> None:
+        """Nothing runs here."""
+
+    def counters(self) -> dict[str, float]:
+        """What queueing would count."""
+        if self.context.launch.stage != "queueing":
+            return {}
+        names = ("accepted", "finished", "cancelled", "failed", "expired", "running", "queued")
+        return dict.fromkeys(names, 0.0)
+
+    def detail(self) -> dict[str, str]:
+        """As an executor."""
+        return {"device": "cpu"}
+
+
+if __name__ == "__main__":
+    main("tests.support.dummy_stage", Dummy)
