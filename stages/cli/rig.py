@@ -42,7 +42,7 @@ class Rig:
     @property
     def state(self) -> Path:
         """Its state folder."""
-        return self.folder / "state"
+        return self.folder / ".headrace"
 
     @property
     def nats_url(self) -> str:

@@ -40,19 +40,21 @@ class Bus:
 
     @classmethod
     async def connect(cls, address: BusAddress, name: str) -> "Bus":
-        """Connect within 5 s or raise `OSError`/`nats.errors.Error`."""
-        client = await nats.connect(
-            address.url,
-            user=address.user,
-            password=address.password,
-            name=name,
-            connect_timeout=int(CONNECT_TIMEOUT_S),
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=0.2,
-            ping_interval=3,
-            error_cb=_report,
-            pending_size=16 << 20,
-            inbox_prefix=INBOX,
+        """Connect within 5 s or raise `TimeoutError`, `OSError` or `nats.errors.Error`."""
+        client = await asyncio.wait_for(
+            nats.connect(
+                address.url,
+                user=address.user,
+                password=address.password,
+                name=name,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=0.2,
+                ping_interval=3,
+                error_cb=_report,
+                pending_size=16 << 20,
+                inbox_prefix=INBOX,
+            ),
+            CONNECT_TIMEOUT_S,  # without it the first connect would be tried for ever
         )
         return cls(client)
 

@@ -47,6 +47,10 @@ class Prompts:
         """A number, both ends included."""
         return self._random.randint(low, high)
 
+    def log_between(self, low: int, high: int) -> int:
+        """A number whose logarithm is uniform: short ones are common, long ones do occur."""
+        return round(low * (high / low) ** self._random.random())
+
     def ids(self, text: str) -> list[int]:
         """The tokens of a text, counted by the client itself."""
         return self.tokenizer.encode(text)

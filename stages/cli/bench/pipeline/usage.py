@@ -39,7 +39,7 @@ async def usage(site: Site) -> dict[str, float]:
     return {
         "pipeline.unfinished": len(unfinished),
         "pipeline.usage_mismatches": mismatches([_counted(site, r) for r in records], rows),
-        "pipeline.conservation_gap": conservation_gap(status["law"]),
+        "pipeline.conservation_gap": conservation_gap(status["conservation"]),
     }
 
 
@@ -71,7 +71,7 @@ def conservation_gap(law: dict[str, Any]) -> float:
 
 def _draw(site: Site) -> GenerateRequest:
     return GenerateRequest(
-        prompt=site.prompts.text(site.prompts.between(SHORTEST, LONGEST)),
+        prompt=site.prompts.text(site.prompts.log_between(SHORTEST, LONGEST)),
         max_tokens=site.prompts.between(1, 24),
         seed=1,
         token_ids=True,
