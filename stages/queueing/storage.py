@@ -50,7 +50,7 @@ class QueueStore:
                 )
                 return int(ack.seq)
             except nats.js.errors.APIError as error:
-                if error.err_code != _SAME_ID_BUSY and error.code != 503:
+                if not _may_pass(error):
                     raise _refusal(error) from error
             except _TRANSIENT as error:
                 log.warning("storing %s: %s: %s", request_id, type(error).__name__, error)
@@ -101,13 +101,21 @@ class QueueStore:
             seq = found.seq + 1
 
 
-def _refusal(error: nats.js.errors.APIError) -> HeadraceError:
+def _is_full(error: nats.js.errors.APIError) -> bool:
     text = error.description or ""
-    if error.err_code == _STORE_FAILED and any(full in text for full in _FULL_TEXTS):
+    return error.err_code == _STORE_FAILED and any(full in text for full in _FULL_TEXTS)
+
+
+def _may_pass(error: nats.js.errors.APIError) -> bool:
+    return not _is_full(error) and (error.err_code == _SAME_ID_BUSY or error.code == 503)
+
+
+def _refusal(error: nats.js.errors.APIError) -> HeadraceError:
+    if _is_full(error):
         return HeadraceError(
             ErrorCode.SATURATED,
             "the store for waiting requests is full (bus.store_bytes); call again in 5 s",
             retry_after_s=5.0,
         )
     log.error("the stream refused a request: %s", error)
-    return HeadraceError(ErrorCode.INTERNAL, f"the request could not be stored: {text}")
+    return HeadraceError(ErrorCode.INTERNAL, f"the request could not be stored: {error.description}")

@@ -79,3 +79,10 @@ async def bus(bus_address: BusAddress) -> AsyncIterator[Bus]:
     connected = await Bus.connect(bus_address, "test")
     yield connected
     await connected.close()
+
+
+async def flushed(bus: Bus) -> None:
+    """The server has read everything sent so far. Once is not enough: nats-py sends its PING ahead
+    of what is pending."""
+    await bus.client.flush()
+    await bus.client.flush()

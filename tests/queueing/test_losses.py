@@ -1,0 +1,235 @@
+"""Executors, egresses and queueing itself are lost; accepted requests are not."""
+
+import asyncio
+import json
+
+from contracts import subjects
+from contracts.client import FinishReason
+from contracts.internal import CancelNotice, Progress, Work
+from contracts.usage import ReceiptEvent
+from stages.runtime.bus import Bus
+from tests.queueing.conftest import Queueing
+from tests.queueing.support import (
+    FakeClock,
+    ScriptedEgress,
+    ScriptedExecutor,
+    admit,
+    make_work,
+    until,
+)
+
+
+async def receipts(bus: Bus) -> list[ReceiptEvent]:
+    """What is stored in the usage stream."""
+    stream = await bus.js.stream_info(subjects.USAGE_STREAM)
+    found = []
+    for seq in range(1, stream.state.last_seq + 1):
+        message = await bus.js.get_msg(subjects.USAGE_STREAM, seq)
+        found.append(ReceiptEvent.model_validate_json(message.data or b""))
+    return found
+
+
+async def running(bus: Bus, executor: ScriptedExecutor, queueing: Queueing) -> Work:
+    work = make_work(deadline_ms=2**52)
+    await admit(bus, work)
+    await executor.next_lease()
+    await until(lambda: queueing.service.counters()["running"] == 1)
+    return work
+
+
+async def pass_time(
+    clock: FakeClock, seconds: float, *alive: ScriptedExecutor | ScriptedEgress
+) -> None:
+    """In half seconds, each heard of by the service."""
+    for _ in range(round(seconds * 2)):
+        clock.seconds += 0.5
+        for one in alive:
+            await (one.speak() if isinstance(one, ScriptedExecutor) else one.beat())
+        await asyncio.sleep(0.02)
+    await asyncio.sleep(0.6)  # one tick of the watch
+
+
+async def test_declined_goes_back_and_is_leased_again_with_the_next_credit(
+    bus: Bus, queueing: Queueing, executor: ScriptedExecutor
+) -> None:
+    executor.answer = lambda lease: False
+    executor.silent = True
+    await admit(bus, make_work())
+    assert (await executor.next_lease()).attempt == 1
+    await asyncio.sleep(0.1)
+    assert executor.leases.empty()  # not asked again before it speaks
+    executor.answer = lambda lease: True
+    await executor.speak()
+    assert (await executor.next_lease()).attempt == 1  # it never ran
+    await until(lambda: queueing.service.counters()["running"] == 1)
+    assert queueing.service.counters()["releases"] == 0
+
+
+async def test_a_fatal_refusal_fails_the_session_at_its_egress(
+    bus: Bus, queueing: Queueing, executor: ScriptedExecutor, egress: ScriptedEgress
+) -> None:
+    executor.answer = lambda lease: "vocabulary mismatch"
+    work = make_work()
+    await admit(bus, work)
+    failed = await asyncio.wait_for(egress.failed.get(), 2)
+    assert (failed.request_id, failed.error.message) == (work.request_id, "vocabulary mismatch")
+    await egress.end(work, FinishReason.ERROR)
+    await until(lambda: queueing.service.counters()["failed"] == 1)
+
+
+async def test_a_fatal_refusal_without_a_session_is_receipted_by_queueing(
+    bus: Bus, queueing: Queueing, executor: ScriptedExecutor, egress: ScriptedEgress
+) -> None:
+    executor.answer = lambda lease: "no"
+    egress.holds = False
+    await admit(bus, make_work())
+    await until(lambda: queueing.service.counters()["failed"] == 1)
+    assert [receipt.finish_reason for receipt in await receipts(bus)] == [FinishReason.ERROR]
+
+
+async def test_no_answer_leases_again_under_a_higher_attempt(
+    bus: Bus, queueing: Queueing, executor: ScriptedExecutor
+) -> None:
+    executor.answer = lambda lease: None
+    await admit(bus, make_work())
+    assert (await executor.next_lease()).attempt == 1
+    await asyncio.sleep(1.2)
+    executor.answer = lambda lease: True
+    await executor.speak()
+    assert (await executor.next_lease()).attempt == 2
+    await until(lambda: queueing.service.counters()["releases"] == 1)
+
+
+async def test_three_attempts_without_an_answer_end_as_an_error(
+    bus: Bus, queueing: Queueing, executor: ScriptedExecutor, egress: ScriptedEgress
+) -> None:
+    executor.answer = lambda lease: None
+    work = make_work()
+    await admit(bus, work)
+    for attempt in (1, 2, 3):
+        assert (await executor.next_lease()).attempt == attempt
+        await asyncio.sleep(1.1)
+        await executor.speak()
+    failed = await asyncio.wait_for(egress.failed.get(), 2)
+    assert failed.request_id == work.request_id
+
+
+async def test_a_silent_executor_is_replaced_where_the_stream_stopped(
+    bus: Bus,
+    queueing: Queueing,
+    clock: FakeClock,
+    executor: ScriptedExecutor,
+    egress: ScriptedEgress,
+) -> None:
+    work = await running(bus, executor, queueing)
+    egress.progress[work.request_id] = Progress(
+        request_id=work.request_id, open=True, attempt=1, ids=[7, 8]
+    )
+    other = ScriptedExecutor(bus, "y")
+    await other.start()
+    executor.silent = True
+    await pass_time(clock, 3.5, other, egress)
+    lease = await other.next_lease()
+    assert (lease.attempt, lease.resume_ids) == (2, [7, 8])
+    assert lease.work.prompt_ids == work.prompt_ids
+    await until(lambda: queueing.service.counters()["releases"] == 1)
+
+
+async def test_a_silent_egress_ends_its_requests_with_our_receipt(
+    bus: Bus,
+    queueing: Queueing,
+    clock: FakeClock,
+    executor: ScriptedExecutor,
+    egress: ScriptedEgress,
+) -> None:
+    work = await running(bus, executor, queueing)
+    await pass_time(clock, 3.5, executor)
+    await until(lambda: queueing.service.counters()["failed"] == 1)
+    assert await asyncio.wait_for(executor.cancelled.get(), 2) == work.request_id
+    [receipt] = await receipts(bus)
+    assert (receipt.finish_reason, receipt.error_code) == (FinishReason.ERROR, "internal")
+    assert receipt.completion_tokens == 0
+
+
+async def test_an_orphan_notice_is_receipted_under_its_reason(
+    bus: Bus, queueing: Queueing, executor: ScriptedExecutor, egress: ScriptedEgress
+) -> None:
+    work = await running(bus, executor, queueing)
+    notice = CancelNotice(request_id=work.request_id, reason=FinishReason.CANCELLED, orphan=True)
+    await bus.publish(subjects.cancel(work.request_id), notice)
+    await until(lambda: queueing.service.counters()["cancelled"] == 1)
+    assert len(await receipts(bus)) == 1
+
+
+async def test_cancelled_while_the_lease_is_on_its_way_stops_it_there(
+    bus: Bus, queueing: Queueing, executor: ScriptedExecutor, egress: ScriptedEgress
+) -> None:
+    work = make_work()
+    await admit(bus, work)
+    entry = queueing.service.pools["p"].ledger.get(work.request_id)
+    assert entry is not None
+    queueing.service.pools["p"].close(entry, FinishReason.CANCELLED, 0.0)
+    assert await asyncio.wait_for(executor.cancelled.get(), 2) == work.request_id
+
+
+async def test_an_executor_is_told_about_what_has_ended(
+    bus: Bus, queueing: Queueing, executor: ScriptedExecutor
+) -> None:
+    executor.running["long-ended"] = (1, 64)
+    await executor.speak()
+    assert await asyncio.wait_for(executor.cancelled.get(), 2) == "long-ended"
+
+
+async def test_a_receipt_that_never_comes_is_written_by_us(
+    bus: Bus,
+    queueing: Queueing,
+    clock: FakeClock,
+    executor: ScriptedExecutor,
+    egress: ScriptedEgress,
+) -> None:
+    work = await running(bus, executor, queueing)
+    notice = CancelNotice(request_id=work.request_id, reason=FinishReason.CANCELLED)
+    await bus.publish(subjects.cancel(work.request_id), notice)
+    await asyncio.sleep(0.1)
+    await pass_time(clock, 11, executor, egress)
+    await until(lambda: queueing.service.counters()["cancelled"] == 1)
+
+
+async def test_restart_adopts_what_runs_and_leases_the_rest(
+    bus: Bus, queueing: Queueing, executor: ScriptedExecutor, egress: ScriptedEgress
+) -> None:
+    executor.slots = 1
+    await executor.speak()
+    runs = await running(bus, executor, queueing)
+    waits, gone = make_work(), make_work()
+    await admit(bus, waits)
+    await admit(bus, gone)
+    for work, is_open in ((runs, True), (waits, True)):
+        egress.progress[work.request_id] = Progress(
+            request_id=work.request_id, open=is_open, attempt=0, ids=[]
+        )
+    await queueing.kill()
+    await queueing.start()
+    assert queueing.service.counters()["accepted"] == 3
+    await egress.beat()
+    await executor.speak()
+    await until(lambda: queueing.service.counters()["running"] == 1)
+    await until(lambda: queueing.service.counters()["failed"] == 1)  # nobody knows `gone`
+    assert [receipt.request_id for receipt in await receipts(bus)] == [gone.request_id]
+    await egress.end(runs, FinishReason.STOP)
+    executor.slots = 1
+    await executor.finish(runs.request_id)
+    lease = await executor.next_lease()
+    assert (lease.work.request_id, lease.attempt) == (waits.request_id, 2)
+    counters = queueing.service.counters()
+    assert (counters["finished"], counters["failed"]) == (1, 1)
+
+
+async def test_restart_drops_what_is_unreadable(bus: Bus, queueing: Queueing) -> None:
+    await queueing.kill()
+    await bus.js.publish(subjects.stored("p"), json.dumps({"nonsense": 1}).encode())
+    await queueing.start()
+    assert queueing.service.counters()["accepted"] == 0
+    async with asyncio.timeout(2):
+        while (await bus.js.stream_info(subjects.QUEUE_STREAM)).state.messages:
+            await asyncio.sleep(0.01)
