@@ -8,9 +8,11 @@ import pytest
 from nats.aio.msg import Msg
 
 from contracts import subjects
+from contracts.client import CancelReply, CancelRequest
 from contracts.frames import FRAME_ENCODER, TokenFrame, TokenItem
 from contracts.internal import (
     CancelNotice,
+    CancelSession,
     ClientCall,
     Done,
     OpenSession,
@@ -21,7 +23,7 @@ from contracts.usage import USAGE_EVENT, ReceiptEvent
 from stages.egress import service as egress_service
 from stages.egress.service import EgressService
 from stages.runtime.bus import Bus
-from stages.runtime.clock import now_ms
+from stages.runtime.clock import new_request_id, now_ms
 from stages.runtime.launch import BusAddress, Launch
 from stages.runtime.stage import Context
 from tests.egress.builders import Letters, make_terms, make_topology
@@ -54,15 +56,45 @@ class World:
         """Play ingress (gRPC calls) and watch cancel notices."""
         await self.bus.js.add_stream(name=subjects.USAGE_STREAM, subjects=[subjects.USAGE_ALL])
         self.ingress = await self.bus.serve(subjects.ingress(0), ClientCall, self._on_call)
+        await self.bus.client.subscribe(subjects.CLIENT_CALLS, cb=self._on_client)
         await self.bus.listen(
             subjects.CANCEL_ALL,
             lambda msg: self.notices.append(CancelNotice.model_validate_json(msg.data)),
         )
         await self.bus.client.flush()
 
-    async def _on_call(self, call: ClientCall, _: Msg) -> Settled:
+    async def _on_call(self, call: ClientCall, _: Msg) -> Settled | CancelReply:
+        if call.verb == "cancel":
+            return await self._cancel(call.body)
         self.calls.append(call)
         return self.answer(call)
+
+    async def _cancel(self, body: str | bytes) -> CancelReply:
+        request_id = CancelRequest.model_validate_json(body).request_id
+        call = CancelSession(request_id=request_id, tenant="demo")
+        await self.bus.request(subjects.session(EGRESS), call, Done, timeout_s=2)
+        return CancelReply(request_id=request_id)
+
+    async def _on_client(self, msg: Msg) -> None:
+        """A NATS client's call."""
+        tenant, verb = msg.subject.split(".")[2:4]
+        if verb == "cancel":
+            await self.bus.publish(msg.reply, await self._cancel(msg.data))
+            return
+        request_id = new_request_id()
+        call = ClientCall(
+            request_id=request_id,
+            verb=verb,
+            egress=EGRESS,
+            door="nats",
+            api_key=(msg.headers or {}).get("Authorization"),
+            tenant=tenant,
+            body=msg.data.decode(),
+            received_ms=now_ms(),
+        )
+        self.calls.append(call)
+        await self.open(request_id, msg.reply)
+        await self.settle(self.answer(call))
 
     async def send(self, *items: TokenItem) -> None:
         """One engine step."""

@@ -6,9 +6,8 @@ import json
 import time
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import Final
+from typing import Final, TypeVar
 
-import nats
 import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
@@ -30,6 +29,7 @@ from stages.runtime.client.answers import (
     to_json,
 )
 
+AnswerT = TypeVar("AnswerT")
 CANCELLED: TypeAdapter[CancelReply | Refused] = TypeAdapter(CancelReply | Refused)
 MODELS: TypeAdapter[ModelList | Refused] = TypeAdapter(ModelList | Refused)
 LOST: Final = b""  # stands for: the connection is closed
@@ -53,13 +53,23 @@ class NatsCaller:
             for queue in caller._waiting if caller is not None else ():
                 queue.put_nowait(LOST)
 
+        client = Client()
         try:
-            client = await asyncio.wait_for(
-                nats.connect(url, error_cb=_ignore, closed_cb=closed, allow_reconnect=False),
+            await asyncio.wait_for(
+                client.connect(
+                    url,
+                    error_cb=_ignore,
+                    closed_cb=closed,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,  # or a refused connection is tried for minutes
+                    reconnect_time_wait=0,
+                ),
                 CONNECT_TIMEOUT_S,
             )
         except (OSError, TimeoutError, nats.errors.Error) as error:
-            raise CannotConnect(f"no NATS server answers at {url}: {error}") from None
+            await client.close()  # a connection that was refused stays open otherwise
+            place, why = url.rpartition("@")[2], str(error) or "no answer in time"
+            raise CannotConnect(f"no NATS server takes us at {place}: {why}") from None
         caller = cls(client, tenant, key)
         return caller
 
@@ -93,11 +103,11 @@ class NatsCaller:
     async def cancel(self, request_id: str) -> CancelReply | Refused:
         """End a request of the same tenant."""
         body = json.dumps({"request_id": request_id}).encode()
-        return CANCELLED.validate_json(await self._one("cancel", body))
+        return _parse(CANCELLED, await self._one("cancel", body))
 
     async def models(self) -> ModelList | Refused:
         """What this tenant may name."""
-        return MODELS.validate_json(await self._one("models", b"{}"))
+        return _parse(MODELS, await self._one("models", b"{}"))
 
     async def stream(
         self, verb: str, body: bytes, timeout_s: float = CALL_TIMEOUT_S
@@ -106,7 +116,7 @@ class NatsCaller:
         until = time.monotonic() + timeout_s
         async with contextlib.aclosing(self._messages(verb, body, until)) as messages:
             async for data in messages:
-                answer = _parse(data)
+                answer = _parse(ANSWER, data)
                 yield answer
                 if isinstance(answer, Complete | Refused):
                     return
@@ -159,9 +169,9 @@ async def _next(queue: asyncio.Queue[Msg | bytes], until: float) -> Msg | bytes:
         raise NoAnswer("no answer came in time; see `headrace status`") from None
 
 
-def _parse(data: bytes) -> Answer:
+def _parse(kind: TypeAdapter[AnswerT], data: bytes) -> AnswerT:
     try:
-        return ANSWER.validate_json(data)
+        return kind.validate_json(data)
     except ValidationError as error:
         raise CallerError(f"an unreadable answer: {data[:200]!r}: {error}") from None
 

@@ -1,0 +1,230 @@
+"""`headrace ask`: one question through one of the doors, the answer streamed to the terminal."""
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from contracts.client import (
+    Accepted,
+    ChatRequest,
+    Chunk,
+    Complete,
+    FinishReason,
+    GenerateRequest,
+    Message,
+    Queued,
+    Refused,
+)
+from contracts.errors import ErrorInfo
+from stages.cli.common import FAILED, NOT_RUNNING, OK, JsonOption, fail, print_json
+from stages.runtime.client import Answer, CallerError, CannotConnect, GrpcCaller, NatsCaller
+
+USAGE: Final = 2
+INTERRUPTED: Final = 130  # as shells say for Ctrl-C
+DEMO_KEY: Final = "headrace-demo-key"
+DEMO_TENANT: Final = "demo"
+
+
+class Door(StrEnum):
+    """How the question travels."""
+
+    GRPC = "grpc"
+    NATS = "nats"
+
+
+@dataclass
+class Outcome:
+    """What has come so far."""
+
+    request_id: str | None = None
+    pieces: list[str] = field(default_factory=list)
+    last: Complete | Refused | None = None
+
+
+def ask(
+    question: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],
+    door: Annotated[Door, typer.Option(help="Which door to use.")] = Door.GRPC,
+    model: Annotated[str | None, typer.Option(help="A model of the topology.")] = None,
+    system: Annotated[str | None, typer.Option(help="A system message before it.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Answer limit, in tokens.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0 = always the likeliest.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same answer.")] = None,
+    stop: Annotated[
+        list[str] | None, typer.Option(help="End before this text; repeatable.")
+    ] = None,
+    key: Annotated[
+        str, typer.Option(envvar="HEADRACE_API_KEY", help="API key.", show_default="the demo key")
+    ] = DEMO_KEY,
+    tenant: Annotated[
+        str | None, typer.Option(help="Tenant of the key.", show_default=DEMO_TENANT)
+    ] = None,
+    url: Annotated[str, typer.Option(help="NATS server.")] = "nats://127.0.0.1:4222",
+    address: Annotated[str, typer.Option(help="gRPC server.")] = "127.0.0.1:7070",
+    generate: Annotated[
+        bool, typer.Option("--generate", help="Continue the text instead of chatting.")
+    ] = False,
+    as_json: JsonOption = False,
+    show_journey: Annotated[
+        bool, typer.Option("--show-journey", help="Also print the ms spent in each stage.")
+    ] = False,
+) -> None:
+    """Ask a question and stream the answer to stdout; figures go to stderr. Ctrl-C cancels it.
+
+    Exit codes: 0 answered, 1 refused or failed, 2 wrong usage, 3 nothing runs there, 130 Ctrl-C.
+    """
+    options = {
+        "model": model,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "stop": stop or None,
+    }
+    text = sys.stdin.read() if question == "-" else question
+    request = _request(text, system, options, generate=generate)
+    outcome = Outcome()
+    try:
+        connect: Coroutine[Any, Any, NatsCaller | GrpcCaller] = (
+            NatsCaller.connect(url, tenant or DEMO_TENANT, key)
+            if door is Door.NATS
+            else GrpcCaller.connect(address, key, tenant)
+        )
+        interrupted = asyncio.run(_run(connect, request, outcome, quiet=as_json))
+    except CannotConnect as error:
+        message = f"{error}. Start the pipeline with: headrace up"
+        raise fail(message, as_json, NOT_RUNNING) from None
+    except CallerError as error:
+        raise fail(str(error), as_json) from None
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        interrupted = True
+    _report(outcome, as_json=as_json, show_journey=show_journey)
+    raise typer.Exit(INTERRUPTED if interrupted else _exit_code(outcome))
+
+
+def _request(
+    text: str, system: str | None, options: dict[str, Any], *, generate: bool
+) -> GenerateRequest | ChatRequest:
+    given = {name: value for name, value in options.items() if value is not None}
+    try:
+        if generate:
+            return GenerateRequest(prompt=text, **given)
+        before = [Message(role="system", content=system)] if system is not None else []
+        return ChatRequest(messages=[*before, Message(role="user", content=text)], **given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        typer.echo(f"{where}: {first['msg']} (given: {first['input']!r:.80})", err=True)
+        raise typer.Exit(USAGE) from None
+
+
+async def _run(
+    connect: Coroutine[Any, Any, NatsCaller | GrpcCaller],
+    request: GenerateRequest | ChatRequest,
+    outcome: Outcome,
+    *,
+    quiet: bool,
+) -> bool:
+    """Fill `outcome`; whether Ctrl-C was pressed."""
+    interrupted = asyncio.Event()
+    async with await connect as caller:
+        main = asyncio.current_task()
+        assert main is not None
+        tasks: list[asyncio.Task[Any]] = []
+
+        def interrupt() -> None:
+            # First ask the service to end it, so that the usage is shown; then just leave.
+            if outcome.request_id is None or interrupted.is_set():
+                main.cancel()
+            else:
+                tasks.append(asyncio.ensure_future(caller.cancel(outcome.request_id)))
+            interrupted.set()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
+        call = caller.generate if isinstance(request, GenerateRequest) else caller.chat
+        try:
+            async with contextlib.aclosing(call(request)) as answers:
+                async for answer in answers:
+                    _take(answer, outcome, quiet=quiet)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    return interrupted.is_set()
+
+
+def _take(answer: Answer, outcome: Outcome, *, quiet: bool) -> None:
+    match answer:
+        case Accepted():
+            outcome.request_id = answer.request_id
+        case Queued() if not quiet:
+            Console(stderr=True).print(f"waiting behind {answer.position}", style="dim")
+        case Chunk():
+            outcome.pieces.append(answer.text)
+            if not quiet:
+                sys.stdout.write(answer.text)
+                sys.stdout.flush()
+        case Complete() | Refused():
+            outcome.last = answer
+
+
+def _report(outcome: Outcome, *, as_json: bool, show_journey: bool) -> None:
+    last = outcome.last
+    if outcome.pieces and not as_json:
+        typer.echo()
+    if last is None:
+        return
+    if as_json:
+        text = {"text": "".join(outcome.pieces)} if isinstance(last, Complete) else {}
+        print_json({**last.model_dump(mode="json", exclude_none=True), **text})
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    if isinstance(last, Complete) and not as_json:
+        console.print(_footer(last), style="dim", markup=False)
+        if show_journey:
+            console.print(_journey(last))
+    if last.error is not None:
+        typer.echo(_error_line(last.error, refused=isinstance(last, Refused)), err=True)
+
+
+def _footer(last: Complete) -> str:
+    usage, timings = last.usage, last.timings
+    parts = [
+        f"{usage.prompt_tokens} tokens in, {usage.completion_tokens} out",
+        f"TTFT {timings.ttft_ms:,.0f} ms" if timings.ttft_ms is not None else "",
+        f"TPOT {timings.tpot_ms:,.1f} ms" if timings.tpot_ms is not None else "",
+        f"{last.cost.amount:.3g} {last.cost.currency}",
+        f"pool {last.decision.pool} ({last.decision.reason})",
+        last.finish_reason.value,
+    ]
+    return " · ".join(part for part in parts if part)
+
+
+def _journey(last: Complete) -> Table:
+    table = Table("stage", "ms", show_edge=False)
+    for stage, ms in last.timings.stages.items():
+        table.add_row(stage, f"{ms:,.1f}")
+    table.add_row("whole request", f"{last.timings.e2e_ms:,.1f}")
+    return table
+
+
+def _error_line(error: ErrorInfo, *, refused: bool) -> str:
+    where = f" ({error.field})" if error.field is not None else ""
+    again = f"; try again in {error.retry_after_s:g} s" if error.retry_after_s is not None else ""
+    said = "" if "again" in error.message else again
+    return f"{'refused' if refused else 'failed'}: {error.code.value}{where}: {error.message}{said}"
+
+
+def _exit_code(outcome: Outcome) -> int:
+    done = isinstance(outcome.last, Complete) and outcome.last.finish_reason in (
+        FinishReason.STOP,
+        FinishReason.LENGTH,
+    )
+    return OK if done else FAILED
