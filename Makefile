@@ -38,6 +38,9 @@ lint: dev
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+docs: dev
+	@$(BIN)/headrace docs
+
 proto: dev
 	@$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --pyi_out=. \
 		contracts/headrace.proto

@@ -27,7 +27,7 @@ def check(
     """
     report = load_topology(file)
     if not file_only:
-        check_machine(report, state, StateFolder(state).running())
+        check_machine(report, state, StateFolder(state).holding_ports())
     if as_json:
         print_json(
             {

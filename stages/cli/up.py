@@ -20,6 +20,8 @@ from stages.runtime.topology_file import load_topology
 
 Event = dict[str, Any]
 
+CONTROL = "stages.control"
+
 
 def up(
     topology: Annotated[
@@ -44,7 +46,7 @@ def up(
             "see `headrace status`, or stop it with `headrace down`",
             as_json,
         )
-    _refuse_mistakes(topology, state, as_json)
+    _refuse_mistakes(topology, folder, as_json)
     folder.make()
     with _control(topology, folder) as control:
         assert control.stdout is not None
@@ -53,9 +55,10 @@ def up(
     raise typer.Exit(code)
 
 
-def _refuse_mistakes(topology: Path, state: Path, as_json: bool) -> None:
+def _refuse_mistakes(topology: Path, folder: StateFolder, as_json: bool) -> None:
     report = load_topology(topology)
-    check_machine(report, state, None)
+    # What a killed control left is ended by the new one, so its ports are not in the way.
+    check_machine(report, folder.root, folder.holding_ports())
     for line in report.lines():
         typer.echo(line, err=True)
     if report.errors:
@@ -69,7 +72,7 @@ def _control(topology: Path, folder: StateFolder) -> Iterator[subprocess.Popen[s
     """Control in a session of its own; a signal to us asks it to stop."""
     log = folder.log("control")
     fresh_log(log)
-    command = [sys.executable, "-P", "-m", "stages.control"]
+    command = [sys.executable, "-P", "-m", CONTROL]
     command += ["--topology", str(topology), "--state", str(folder.root)]
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as output:
         control = subprocess.Popen(

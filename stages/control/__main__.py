@@ -5,18 +5,22 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import uvloop
 
+from contracts.topology import Topology
 from stages.control.leftovers import end_leftovers
 from stages.control.natsd import NatsServerError
-from stages.control.order import plan
+from stages.control.order import ProcessSpec, plan
 from stages.control.progress import Progress
 from stages.control.service import Control, StartError
 from stages.control.state import StateFolder
 from stages.runtime.topology_file import load_topology
+
+Planner = Callable[[Topology], list[ProcessSpec]]
 
 FAILED: Final = 1
 TAKEN: Final = 2
@@ -24,6 +28,11 @@ TAKEN: Final = 2
 
 def main() -> int:
     """Run one pipeline until SIGTERM or SIGINT; 0 after a clean end."""
+    return run(plan)
+
+
+def run(planner: Planner) -> int:
+    """`main` with another plan of processes (tests have one of small stages)."""
     parser = argparse.ArgumentParser(
         prog="python -m stages.control", description="Started by `headrace up`."
     )
@@ -35,10 +44,11 @@ def main() -> int:
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
     )
-    return uvloop.run(control(options.topology.absolute(), StateFolder(options.state)))
+    file, folder = options.topology.absolute(), StateFolder(options.state)
+    return uvloop.run(control(file, folder, planner))
 
 
-async def control(file: Path, folder: StateFolder) -> int:
+async def control(file: Path, folder: StateFolder, planner: Planner) -> int:
     """Check, take the folder, start, wait, stop."""
     progress = Progress()
     report = load_topology(file)
@@ -53,7 +63,7 @@ async def control(file: Path, folder: StateFolder) -> int:
     with lock:
         await end_leftovers(folder)
         try:
-            pipeline = Control(report.topology, file, folder, plan(report.topology), progress)
+            pipeline = Control(report.topology, file, folder, planner(report.topology), progress)
         except NatsServerError as error:
             progress.tell("failed", reason=str(error))
             return FAILED

@@ -49,7 +49,7 @@ def _ports(topology: Topology, running: RunState | None) -> Iterator[Found]:
     ):
         if (host, port) in ours:
             continue
-        problem = _cannot_listen(host, port)
+        problem = cannot_listen(host, port)
         if problem:
             yield place, problem, "error"
 
@@ -59,7 +59,8 @@ def _address(listen: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _cannot_listen(host: str, port: int) -> str | None:
+def cannot_listen(host: str, port: int) -> str | None:
+    """Why a server could not listen there; None when it could."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         # A port whose last connections are still closing is free all the same.

@@ -102,6 +102,11 @@ class StateFolder:
         state = self.read()
         return state if state is not None and state.control.alive else None
 
+    def holding_ports(self) -> RunState | None:
+        """The state, if anything of ours still runs: control, or what a killed one left."""
+        state = self.read()
+        return state if state is not None and (state.control.alive or state.leftovers()) else None
+
     def lock(self) -> IO[str] | None:
         """Hold the folder for as long as the file stays open; None when another control does."""
         path = self.root / "control.lock"

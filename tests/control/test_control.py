@@ -249,7 +249,8 @@ async def test_the_generation_grows_only_when_the_topology_changed(tmp_path: Pat
 
 def test_what_a_killed_control_left_is_found_and_ended(tmp_path: Path) -> None:
     file, folder = write_topology(tmp_path), StateFolder(tmp_path / "state")
-    command = [sys.executable, "-m", "tests.support.dummy_control", str(file), str(folder.root)]
+    command = [sys.executable, "-m", "tests.support.dummy_control"]
+    command += ["--topology", str(file), "--state", str(folder.root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
