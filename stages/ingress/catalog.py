@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from contracts.topology import Topology
+from contracts.topology import ModelSection, Topology
 from stages.ingress.prompt import PromptMaker, Turn
 from stages.runtime.models.artifacts import load_template, load_tokenizer
 from stages.runtime.models.errors import ModelError
@@ -56,24 +57,39 @@ class LazyEncoder:
         return self._loaded
 
 
+@dataclass(frozen=True)
+class Source:
+    """What a stored model gives, loaded once however many topology names it has."""
+
+    context: int
+    quick: ModelEncoder
+    patient: LazyEncoder
+
+
 def load_models(topology: Topology) -> dict[str, PromptMaker]:
     """Every model that a pool serves, by topology name. Raises ModelError for one not in the store."""
-    served = {pool.model for pool in topology.pools.values()}
-    return {name: _load(name, topology) for name in sorted(served)}
+    served = sorted({pool.model for pool in topology.pools.values()})
+    references = {topology.models[name].source for name in served}
+    sources = {reference: _load(reference) for reference in sorted(references)}
+    return {name: _maker(name, topology.models[name], sources) for name in served}
 
 
-def _load(name: str, topology: Topology) -> PromptMaker:
-    section = topology.models[name]
-    spec = open_model(section.source)
-    template = _template(name, spec)
-    context = min(section.context or spec.config.context, spec.config.context)
+def _maker(name: str, section: ModelSection, sources: dict[str, Source]) -> PromptMaker:
+    source = sources[section.source]
+    context = min(section.context or source.context, source.context)
+    return PromptMaker(name, context, source.quick, source.patient)
+
+
+def _load(reference: str) -> Source:
+    spec = open_model(reference)
+    template = _template(spec)
     quick = ModelEncoder(spec, template)
-    return PromptMaker(name, context, quick, LazyEncoder(spec, template))
+    return Source(spec.config.context, quick, LazyEncoder(spec, template))
 
 
-def _template(name: str, spec: ModelSpec) -> ChatTemplate | None:
+def _template(spec: ModelSpec) -> ChatTemplate | None:
     try:
         return load_template(spec)
     except ModelError as error:
-        log.warning("model %s: %s", name, error)
+        log.warning("%s", error)
         return None

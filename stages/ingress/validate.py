@@ -73,12 +73,21 @@ def _sentence(first: ErrorDetails, path: str | None, kind: type[BaseModel]) -> s
         case "extra_forbidden":
             known = ", ".join(_fields(first["loc"], kind))
             return f"{path} is an unknown field; remove it or use one of: {known}"
-    expected = first["msg"].removeprefix("Value error, ").removeprefix("Input should ")
+    expected = _expected(first)
     if path is None:
         return f"the body is {shown(first['input'])}; it should {expected}"
     verb = "" if first["type"] == "value_error" else "should "
     value = shown(first["input"])
     return f"{path} is {value}: it {verb}{expected}{_meaning(first['loc'], kind)}; correct it"
+
+
+def _expected(first: ErrorDetails) -> str:
+    text = first["msg"].replace(" after validation", "")
+    for opening in ("Value error, ", "Input should ", "Value should "):
+        text = text.removeprefix(opening)
+    if isinstance(first["input"], str):  # a length behind a validator: pydantic says "item"
+        text = text.replace(" item", " character")
+    return text
 
 
 def shown(value: Any) -> str:

@@ -39,6 +39,7 @@ class Queueing:
 
     async def kill(self) -> None:
         """No farewell; what the service would do later does not happen."""
+        assert self.service._watching is not None
         self.service._watching.cancel()
         await self.bus.client.close()
 

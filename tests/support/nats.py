@@ -68,7 +68,7 @@ async def bus_address(nats_server: NatsServer) -> BusAddress:
     """The address of a server without any stream."""
     bus = await Bus.connect(nats_server.address, "cleaner")
     for stream in await bus.js.streams_info():
-        await bus.js.delete_stream(stream.config.name)
+        await bus.js.delete_stream(str(stream.config.name))
     await bus.close()
     return nats_server.address
 
