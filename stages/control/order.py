@@ -11,12 +11,14 @@ BUS: Final = "nats-server"
 STOP_S: Final = 20.0  # from SIGTERM to the last process's end, whatever happens
 
 _THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-# Each phase ends before the next begins. New work is refused first; metering outlives all that
-# still reports usage; its last snapshot then has everything.
+# Each phase ends before the next begins. New work is refused first; executors and egress finish what
+# runs together; queueing outlives them to cross off what they ended; metering outlives all that
+# reports usage, so that its last snapshot has everything.
 _STOP_PHASES: Final[tuple[tuple[frozenset[str], float], ...]] = (
     (frozenset({"ingress"}), 3.0),
-    (frozenset({"routing", "queueing", "egress", EXECUTOR}), 11.0),
-    (frozenset({"metering"}), 4.0),
+    (frozenset({"routing", "egress", EXECUTOR}), 11.0),
+    (frozenset({"queueing"}), 1.5),
+    (frozenset({"metering"}), 3.5),
 )
 
 

@@ -85,6 +85,9 @@ def test_ingress_stops_first_and_metering_last() -> None:
     phases = stop_phases(plan(topology(a={})))
     assert phases[0][0] == ["ingress-0"]
     assert phases[-1][0] == ["metering-0"]
+    at = {name: number for number, (names, _) in enumerate(phases) for name in names}
+    assert len(at) == len(plan(topology(a={}))), "every process has its phase"
+    assert at["queueing-0"] > at["egress-0"] == at["a-0"]
     assert sum(seconds for _, seconds in phases) < STOP_S
 
 
