@@ -33,6 +33,7 @@ USAGE: Final = 2
 INTERRUPTED: Final = 130  # as shells say for Ctrl-C
 DEMO_KEY: Final = "headrace-demo-key"
 DEMO_TENANT: Final = "demo"
+Connect = Coroutine[Any, Any, NatsCaller | GrpcCaller]
 
 
 class Door(StrEnum):
@@ -42,6 +43,26 @@ class Door(StrEnum):
     NATS = "nats"
 
 
+Question = Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")]
+DoorOption = Annotated[Door, typer.Option(help="Which door to use.")]
+Model = Annotated[str | None, typer.Option(help="A model of the topology.")]
+System = Annotated[str | None, typer.Option(help="A system message before it.")]
+MaxTokens = Annotated[int | None, typer.Option(help="Answer limit, in tokens.")]
+Temperature = Annotated[float | None, typer.Option(help="0 = always the likeliest.")]
+Seed = Annotated[int | None, typer.Option(help="Same seed, same answer.")]
+Stop = Annotated[list[str] | None, typer.Option(help="End before this text; repeatable.")]
+Key = Annotated[
+    str, typer.Option(envvar="HEADRACE_API_KEY", help="API key.", show_default="the demo key")
+]
+Tenant = Annotated[str | None, typer.Option(help="Tenant of the key.", show_default=DEMO_TENANT)]
+Url = Annotated[str, typer.Option(help="NATS server.")]
+Address = Annotated[str, typer.Option(help="gRPC server.")]
+Raw = Annotated[bool, typer.Option("--generate", help="Continue the text instead of chatting.")]
+Journey = Annotated[
+    bool, typer.Option("--show-journey", help="Also print the ms spent in each stage.")
+]
+
+
 @dataclass
 class Outcome:
     """What has come so far."""
@@ -49,34 +70,25 @@ class Outcome:
     request_id: str | None = None
     pieces: list[str] = field(default_factory=list)
     last: Complete | Refused | None = None
+    interrupted: bool = False
 
 
 def ask(
-    question: Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")],
-    door: Annotated[Door, typer.Option(help="Which door to use.")] = Door.GRPC,
-    model: Annotated[str | None, typer.Option(help="A model of the topology.")] = None,
-    system: Annotated[str | None, typer.Option(help="A system message before it.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Answer limit, in tokens.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0 = always the likeliest.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same answer.")] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="End before this text; repeatable.")
-    ] = None,
-    key: Annotated[
-        str, typer.Option(envvar="HEADRACE_API_KEY", help="API key.", show_default="the demo key")
-    ] = DEMO_KEY,
-    tenant: Annotated[
-        str | None, typer.Option(help="Tenant of the key.", show_default=DEMO_TENANT)
-    ] = None,
-    url: Annotated[str, typer.Option(help="NATS server.")] = "nats://127.0.0.1:4222",
-    address: Annotated[str, typer.Option(help="gRPC server.")] = "127.0.0.1:7070",
-    generate: Annotated[
-        bool, typer.Option("--generate", help="Continue the text instead of chatting.")
-    ] = False,
+    question: Question,
+    door: DoorOption = Door.GRPC,
+    model: Model = None,
+    system: System = None,
+    max_tokens: MaxTokens = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    stop: Stop = None,
+    key: Key = DEMO_KEY,
+    tenant: Tenant = None,
+    url: Url = "nats://127.0.0.1:4222",
+    address: Address = "127.0.0.1:7070",
+    generate: Raw = False,
     as_json: JsonOption = False,
-    show_journey: Annotated[
-        bool, typer.Option("--show-journey", help="Also print the ms spent in each stage.")
-    ] = False,
+    show_journey: Journey = False,
 ) -> None:
     """Ask a question and stream the answer to stdout; figures go to stderr. Ctrl-C cancels it.
 
@@ -91,23 +103,28 @@ def ask(
     }
     text = sys.stdin.read() if question == "-" else question
     request = _request(text, system, options, generate=generate)
+    connect: Connect = (
+        NatsCaller.connect(url, tenant or DEMO_TENANT, key)
+        if door is Door.NATS
+        else GrpcCaller.connect(address, key, tenant)
+    )
+    outcome = _asked(connect, request, as_json=as_json)
+    _report(outcome, as_json=as_json, show_journey=show_journey)
+    raise typer.Exit(_exit_code(outcome))
+
+
+def _asked(connect: Connect, request: GenerateRequest | ChatRequest, *, as_json: bool) -> Outcome:
     outcome = Outcome()
     try:
-        connect: Coroutine[Any, Any, NatsCaller | GrpcCaller] = (
-            NatsCaller.connect(url, tenant or DEMO_TENANT, key)
-            if door is Door.NATS
-            else GrpcCaller.connect(address, key, tenant)
-        )
-        interrupted = asyncio.run(_run(connect, request, outcome, quiet=as_json))
+        asyncio.run(_run(connect, request, outcome, quiet=as_json))
     except CannotConnect as error:
         message = f"{error}. Start the pipeline with: headrace up"
         raise fail(message, as_json, NOT_RUNNING) from None
     except CallerError as error:
         raise fail(str(error), as_json) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
-        interrupted = True
-    _report(outcome, as_json=as_json, show_journey=show_journey)
-    raise typer.Exit(INTERRUPTED if interrupted else _exit_code(outcome))
+        outcome.interrupted = True
+    return outcome
 
 
 def _request(
@@ -127,14 +144,9 @@ def _request(
 
 
 async def _run(
-    connect: Coroutine[Any, Any, NatsCaller | GrpcCaller],
-    request: GenerateRequest | ChatRequest,
-    outcome: Outcome,
-    *,
-    quiet: bool,
-) -> bool:
-    """Fill `outcome`; whether Ctrl-C was pressed."""
-    interrupted = asyncio.Event()
+    connect: Connect, request: GenerateRequest | ChatRequest, outcome: Outcome, *, quiet: bool
+) -> None:
+    """Fill `outcome`."""
     async with await connect as caller:
         main = asyncio.current_task()
         assert main is not None
@@ -142,11 +154,11 @@ async def _run(
 
         def interrupt() -> None:
             # First ask the service to end it, so that the usage is shown; then just leave.
-            if outcome.request_id is None or interrupted.is_set():
+            if outcome.request_id is None or outcome.interrupted:
                 main.cancel()
             else:
                 tasks.append(asyncio.ensure_future(caller.cancel(outcome.request_id)))
-            interrupted.set()
+            outcome.interrupted = True
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
         call = caller.generate if isinstance(request, GenerateRequest) else caller.chat
@@ -158,7 +170,6 @@ async def _run(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-    return interrupted.is_set()
 
 
 def _take(answer: Answer, outcome: Outcome, *, quiet: bool) -> None:
@@ -223,6 +234,8 @@ def _error_line(error: ErrorInfo, *, refused: bool) -> str:
 
 
 def _exit_code(outcome: Outcome) -> int:
+    if outcome.interrupted:
+        return INTERRUPTED
     done = isinstance(outcome.last, Complete) and outcome.last.finish_reason in (
         FinishReason.STOP,
         FinishReason.LENGTH,

@@ -168,7 +168,7 @@ class Sessions:
             self._close(live, step)
         elif not keeps_up:
             self.leave(live.session.request_id)
-        elif live.session.wake_ms != live.alarm_ms:
+        elif live.session.phase is not Phase.CLOSED and live.session.wake_ms != live.alarm_ms:
             self._arm(live)
 
     def _close(self, live: Live, step: Step) -> None:

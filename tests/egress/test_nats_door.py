@@ -220,3 +220,35 @@ async def test_draining_ends_what_runs_with_receipts(world: World) -> None:
     await draining
     (receipt,) = await world.receipts(1)
     assert receipt.error_code == "shutting_down"
+
+
+async def test_without_a_usage_stream_the_client_hears_its_end_and_the_receipt_comes_later(
+    world: World,
+) -> None:
+    await world.bus.js.delete_stream(subjects.USAGE_STREAM)
+    inbox = await opened(world)
+    await world.send(make_item("a", 0, finish="stop"))
+    assert [(await inbox.next())["type"] for _ in range(2)] == ["chunk", "complete"]
+    await world.bus.js.add_stream(name=subjects.USAGE_STREAM, subjects=[subjects.USAGE_ALL])
+    (receipt,) = await world.receipts(1)
+    assert receipt.completion_tokens == 1
+
+
+async def test_a_session_that_is_never_settled_ends_as_an_orphan(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stages.egress.session.UNSETTLED_MS", 100.0)
+    inbox = Inbox(world)
+    await inbox.listen()
+    await world.open("r1", inbox.subject)
+    answer = await inbox.next()
+    assert (answer["type"], answer["error"]["code"]) == ("error", "internal")
+    assert world.notices[0].orphan
+
+
+async def test_a_gap_on_the_bus_ends_the_stream(world: World) -> None:
+    inbox = await opened(world)
+    await world.send(make_item("b", 1))
+    last = await inbox.next()
+    assert (last["finish_reason"], last["error"]["code"]) == ("error", "internal")
+    assert "lost" in last["error"]["message"]

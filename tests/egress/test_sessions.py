@@ -1,0 +1,76 @@
+"""Alarms of sessions, without a bus."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, cast
+
+from contracts.client import Accepted, Complete, FinishReason, Queued, Refused
+from contracts.internal import Settled
+from stages.egress.ending import Ending
+from stages.egress.output import ChunkOut, End
+from stages.egress.session import Session
+from stages.egress.sessions import Sessions
+from stages.runtime.bus import Bus
+from stages.runtime.clock import now_ms
+from tests.egress.builders import Letters, make_terms
+
+
+class Recorder:
+    """A bus, an ending and a sink that remember."""
+
+    def __init__(self) -> None:
+        self.ends: list[End] = []
+        self.sent: list[object] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """As the bus does."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+
+    async def run(self, _: Session, end: End, __: object) -> None:
+        """As the ending does."""
+        self.ends.append(end)
+
+    async def send(self, message: Accepted | Queued | Complete | Refused) -> None:
+        """As a sink does."""
+        self.sent.append(message)
+
+    async def chunk(self, chunk: ChunkOut) -> bool:
+        """As a sink does."""
+        self.sent.append(chunk)
+        return True
+
+    def first_unsent(self) -> int | None:
+        """As a sink does."""
+        return None
+
+
+def made() -> tuple[Recorder, Sessions]:
+    recorder = Recorder()
+    sessions = Sessions(cast("Bus", recorder), cast("Ending", recorder), lambda _: Letters())
+    return recorder, sessions
+
+
+async def test_an_alarm_that_comes_after_the_end_is_not_set_again() -> None:
+    recorder, sessions = made()
+    sessions.open(Session("r1", "grpc", now_ms(), now_ms()), recorder)
+    soon = make_terms(deadline_ms=int(now_ms()) + 30)
+    await sessions.settle(Settled(request_id="r1", admitted=soon))
+    live = sessions._open["r1"]
+    await sessions.cancel("r1", "demo")
+    await sessions._tick(live)
+    await asyncio.sleep(0.1)
+    assert [end.reason for end in recorder.ends] == [FinishReason.CANCELLED]
+    assert live.alarm is not None
+    assert live.alarm.cancelled()
+
+
+async def test_the_deadline_rings_once() -> None:
+    recorder, sessions = made()
+    sessions.open(Session("r1", "grpc", now_ms(), now_ms()), recorder)
+    soon = make_terms(deadline_ms=int(now_ms()) + 30)
+    await sessions.settle(Settled(request_id="r1", admitted=soon))
+    await sessions.idle(2.0)
+    assert [end.reason for end in recorder.ends] == [FinishReason.TIMEOUT]
+    assert sessions.counters()["timeouts"] == 1
