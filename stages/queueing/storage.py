@@ -118,4 +118,6 @@ def _refusal(error: nats.js.errors.APIError) -> HeadraceError:
             retry_after_s=5.0,
         )
     log.error("the stream refused a request: %s", error)
-    return HeadraceError(ErrorCode.INTERNAL, f"the request could not be stored: {error.description}")
+    return HeadraceError(
+        ErrorCode.INTERNAL, f"the request could not be stored: {error.description}"
+    )

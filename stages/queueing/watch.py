@@ -23,6 +23,7 @@ from stages.queueing.silence import Egresses, overdue, strays
 from stages.runtime.bus import Bus
 
 TICK_S: Final = 0.5
+STALL_S: Final = 1.5
 POSITIONS_S: Final = 5.0
 PROGRESS_S: Final = 1.0
 RECEIPT_GRACE_S: Final = 0.05
@@ -57,9 +58,17 @@ class Watch:
         self.egresses.hear(beat.incarnation, self._clocks.now_s())
 
     async def run(self) -> None:
-        """Tick for ever (cancel to end)."""
+        """Tick for ever (cancel to end).
+
+        When this process itself stood still, what others said is still unread: nobody is silent.
+        """
+        loop = asyncio.get_running_loop()
         while True:
+            slept_s = loop.time()
             await asyncio.sleep(TICK_S)
+            if loop.time() - slept_s > STALL_S:
+                log.warning("this process stood still for %.1f s", loop.time() - slept_s)
+                self._pardon(self._clocks.now_s())
             try:
                 await self.tick()
             except Exception:

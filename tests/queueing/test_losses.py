@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 from contracts import subjects
 from contracts.client import FinishReason
@@ -233,3 +234,19 @@ async def test_restart_drops_what_is_unreadable(bus: Bus, queueing: Queueing) ->
     async with asyncio.timeout(2):
         while (await bus.js.stream_info(subjects.QUEUE_STREAM)).state.messages:
             await asyncio.sleep(0.01)
+
+
+async def test_standing_still_ourselves_makes_nobody_silent(
+    bus: Bus,
+    queueing: Queueing,
+    clock: FakeClock,
+    executor: ScriptedExecutor,
+    egress: ScriptedEgress,
+) -> None:
+    await running(bus, executor, queueing)
+    executor.silent = True
+    clock.seconds += 10
+    time.sleep(2.5)  # the loop stands still, as after a suspended machine
+    await asyncio.sleep(0.3)
+    counters = queueing.service.counters()
+    assert (counters["running"], counters["failed"]) == (1, 0)

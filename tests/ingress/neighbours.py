@@ -1,0 +1,129 @@
+"""Ingress and the real routing as a fixture; an egress and the queue behind them are scripted."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nats.aio.msg import Msg
+from pydantic import BaseModel
+
+from contracts import subjects
+from contracts.errors import HeadraceError
+from contracts.internal import (
+    SESSION_CALL,
+    AdmitReply,
+    Beat,
+    CancelNotice,
+    CancelSession,
+    ClientCall,
+    Done,
+    OpenSession,
+    Settled,
+    SettleSession,
+    Work,
+)
+from stages.ingress.service import IngressService
+from stages.routing.service import RoutingService
+from stages.runtime.bus import Bus
+from stages.runtime.clock import new_request_id, now_ms
+from stages.runtime.launch import BusAddress
+from tests.support.nats import flushed
+from tests.support.stages import KEY, context, topology
+
+
+def door_call(body: Any, verb: Any = "generate", **changes: Any) -> ClientCall:
+    fields: dict[str, Any] = {
+        "request_id": new_request_id(),
+        "verb": verb,
+        "egress": "e",
+        "door": "grpc",
+        "api_key": KEY,
+        "tenant": None,
+        "body": body if isinstance(body, str) else json.dumps(body),
+        "received_ms": now_ms(),
+    }
+    return ClientCall(**fields | changes)
+
+
+class Neighbours:
+    """Egress e and the queue of pool p, scripted."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self.opened: list[OpenSession] = []
+        self.settled: asyncio.Queue[Settled] = asyncio.Queue()
+        self.admitted: list[Work] = []
+        self.notices: asyncio.Queue[CancelNotice] = asyncio.Queue()
+        self.opens = True
+        self.running = {"mine": "acme"}
+        self.refusal: HeadraceError | None = None
+        self.silent = False
+
+    async def start(self) -> None:
+        await self._bus.serve(subjects.session("e"), SESSION_CALL, self._on_session)
+        for pool in ("p", "q"):
+            await self._bus.serve(subjects.admit(pool), Work, self._on_admit)
+        await self._bus.listen(subjects.CANCEL_ALL, self._on_notice)
+        await flushed(self._bus)
+
+    async def beat(self) -> None:
+        beat = Beat(
+            stage="egress", instance="e", incarnation="e", pid=1, generation=1, ready=True,
+            spawned_ms=0, sent_ms=now_ms(),
+        )  # fmt: skip
+        await self._bus.publish(subjects.beat("egress", "e"), beat)
+        await flushed(self._bus)
+
+    async def _on_session(self, call: BaseModel, _: Msg) -> BaseModel | None:
+        match call:
+            case OpenSession():
+                self.opened.append(call)
+                return Done(ok=self.opens)
+            case SettleSession():
+                self.settled.put_nowait(call.settled)
+            case CancelSession():
+                return Done(ok=self.running.get(call.request_id) == call.tenant)
+        return None
+
+    async def _on_admit(self, work: Work, _: Msg) -> BaseModel | None:
+        self.admitted.append(work)
+        if self.refusal is not None:
+            raise self.refusal
+        if self.silent:
+            return None
+        bare = work.model_copy(update={"prompt_ids": []})
+        return AdmitReply(work=bare, prompt_tokens=len(work.prompt_ids), position=3)
+
+    def _on_notice(self, msg: Msg) -> None:
+        self.notices.put_nowait(CancelNotice.model_validate_json(msg.data))
+
+
+@pytest.fixture
+async def neighbours(bus: Bus) -> Neighbours:
+    made = Neighbours(bus)
+    await made.start()
+    return made
+
+
+@pytest.fixture
+async def ingress(
+    bus_address: BusAddress, tmp_path: Path, neighbours: Neighbours
+) -> AsyncIterator[IngressService]:
+    """Ingress and the real routing on one connection, an egress heard."""
+    bus = await Bus.connect(bus_address, "ingress")
+    started = context(bus, bus_address, tmp_path, topology(), "ingress")
+    service, routing = IngressService(started), RoutingService(started)
+    await routing.start()
+    await service.start()
+    await flushed(bus)
+    await neighbours.beat()
+    async with asyncio.timeout(2):
+        while service.detail()["egresses"] != "e":
+            await asyncio.sleep(0.01)
+    yield service
+    await service.drain()
+    await routing.drain()
+    await bus.close()
