@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from stages.runtime.models.errors import ModelError
 from stages.runtime.models.gguf_cursor import (
     ARRAY,
@@ -89,8 +86,8 @@ class GgufFile:
         with self.path.open("rb") as file:
             file.seek(array.start)
             data = file.read(array.end - array.start)
-        values: NDArray[np.generic] = np.frombuffer(data, dtype=SCALARS[array.kind].format)
-        return values.tolist()  # type: ignore[no-any-return]
+        # struct instead of numpy: its import would be a fifth of a stage's start
+        return [value for (value,) in SCALARS[array.kind].iter_unpack(data)]
 
 
 def read_gguf(path: Path) -> GgufFile:
