@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from stages.cli import COMMANDS, app
 
-HEAVY = ("torch", "duckdb", "polars", "transformers", "grpc")
+HEAVY = ("torch", "numpy", "duckdb", "polars", "transformers", "grpc")
 
 
 @pytest.mark.parametrize("name", [name for name, entry in COMMANDS.items() if entry.there])
