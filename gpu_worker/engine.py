@@ -158,7 +158,8 @@ class Engine:
     def fingerprint(self) -> Fingerprint:
         """What another executor must share to continue this one's requests exactly."""
         capability = torch.backends.cpu.get_cpu_capability().lower()
-        return Fingerprint(self.spec.digest, self.scheme, f"cpu-{capability}", "fp32", "tp1")
+        backend = f"cpu-{capability}-torch{torch.__version__}"
+        return Fingerprint(self.spec.digest, self.scheme, backend, "fp32", "tp1")
 
     def check_integrity(self) -> None:
         """Raise AssertionError when blocks, slots and requests do not agree."""

@@ -56,8 +56,8 @@ def plan_memory(
     """Plan for `available` bytes. Raises MemoryPlanError when the KV cache does not fit."""
     weights = model.parameters
     if model.tied_embeddings:
-        # Packed weights cannot serve as a table: the head is packed, the embedding stays beside it.
-        weights += model.vocab_size * model.hidden_size if scheme == "fp16" else 0
+        # A packed head cannot serve as a table: the embedding stays beside it.
+        weights += model.vocab_size * model.hidden_size
     token_bytes = 2 * model.layers * model.kv_heads * model.head_dim * KV_BYTES
     tokens = config.blocks * config.block_size
     plan = MemoryPlan(weights * WEIGHT_BYTES[scheme], token_bytes, tokens, available)

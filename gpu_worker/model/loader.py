@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gpu_worker.model.dequant import Floats
-from gpu_worker.model.linear import LINEAR, Linear, Scheme
+from gpu_worker.model.linear import Linear, Scheme, linear_for
 from gpu_worker.model.reader import WeightReader
 from stages.runtime.models.spec import ModelConfig, ModelSpec
 
@@ -39,24 +39,26 @@ class DecoderWeights:
 def load_weights(spec: ModelSpec, scheme: Scheme, threads: int) -> DecoderWeights:
     """Read and pack all weights with `threads` threads. Raises reader.WeightError."""
     config, reader = spec.config, WeightReader(spec)
-    pack = LINEAR[scheme]
+    pack = linear_for(scheme)
     with ThreadPoolExecutor(threads, thread_name_prefix="load") as pool:
-        ends = pool.submit(_ends, reader, config, scheme)
+        ends = pool.submit(_ends, reader, config, pack)
         layers = pool.map(lambda i: _layer(reader, config, i, pack), range(config.layers))
         loaded = tuple(layers)
-        embedding, head = ends.result()
+        table, head = ends.result()
+    embedding = table.half() if scheme == "fp16" else table
     norm = torch.from_numpy(reader.read("model.norm.weight", config.hidden_size))
     return DecoderWeights(embedding, loaded, norm, head)
 
 
-def _ends(reader: WeightReader, config: ModelConfig, scheme: Scheme) -> tuple[Tensor, Linear]:
+def _ends(
+    reader: WeightReader, config: ModelConfig, pack: Callable[[Tensor], Linear]
+) -> tuple[Tensor, Linear]:
     shape = (config.vocab_size, config.hidden_size)
     table = torch.from_numpy(reader.read("model.embed_tokens.weight", *shape))
     matrix = table
     if not config.tied_embeddings:
         matrix = torch.from_numpy(reader.read("lm_head.weight", *shape))
-    head = LINEAR[scheme](matrix)
-    return (table.half() if scheme == "fp16" else table), head
+    return table, pack(matrix)
 
 
 def _layer(

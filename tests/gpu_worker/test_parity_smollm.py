@@ -15,7 +15,7 @@ from stages.runtime.models.artifacts import load_tokenizer
 from stages.runtime.models.spec import ModelSpec
 from tests.gpu_worker.helpers import run
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 COUNT = 64
 TIE = 1e-3  # a mismatch is allowed only where the reference's two best logits are closer than this
