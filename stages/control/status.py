@@ -72,8 +72,14 @@ def problems(processes: Sequence[ProcessStatus], law: Conservation | None) -> li
 
 
 def _sentence(one: ProcessStatus) -> str:
-    cause = f": {one.last_error.splitlines()[0]}" if one.last_error else ""
-    if one.last_error and len(one.last_error.splitlines()) > 1:
-        cause += f" … {one.last_error.splitlines()[-1]}"
-    times = f" ({one.restarts} restarts)" if one.restarts else ""
-    return f"{one.instance} {_SAID[one.phase]}{times}{cause}"
+    times = f" (restarts: {one.restarts})" if one.restarts else ""
+    return f"{one.instance} {_SAID[one.phase]}{times}{_cause(one.last_error)}"
+
+
+def _cause(last_error: str | None) -> str:
+    """How it ended and, unless somebody killed it, its last word."""
+    if not last_error:
+        return ""
+    first, *lines = last_error.splitlines()
+    how = first.partition(";")[0]
+    return f": {how}: {lines[-1]}" if lines and "signal" not in how else f": {how}"
