@@ -65,6 +65,8 @@ class Outbox:
             await self.send_credit()
         if len(self._roster) == 0:
             self.empty.set()
+            # booked at once, so that whoever asks after the last answer finds its busy time
+            self._bus.spawn(self.store_interval(report.intervals))
 
     def _interpret(self, report: StepReport) -> Round:
         began_ms = now_ms() - (report.intervals.busy_us - self._busy_us) / 1e3

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import time
 from typing import Annotated, Final
 
@@ -12,6 +13,8 @@ from rich.table import Table
 from contracts.client import Accepted, ChatRequest, Chunk, Complete, Message, Refused
 from stages.cli.models import pull_command
 from stages.cli.rig import KEY, MODEL, Rig, RigError, stopped_pipeline
+from stages.cli.rows import shown
+from stages.cli.usage import By, costs
 from stages.runtime.client import CallerError, GrpcCaller
 
 QUESTION: Final = "What does a water wheel do? Answer in two sentences."
@@ -54,11 +57,11 @@ def _show(rig: Rig, question: str, max_tokens: int, console: Console) -> None:
     console.print(question, style="bold", markup=False)
     complete = asyncio.run(_ask(rig, question, max_tokens))
     console.rule("the request's journey", align="left")
-    console.print(_journey(complete))
+    console.print(_journey(complete), _summary(complete))
     console.rule("its usage row, from DuckDB", align="left")
-    console.out(rig.headrace("sql", ROW.format(complete.request_id), "--csv").strip())
+    console.print(_usage_row(rig, complete.request_id))
     console.rule("what it cost", align="left")
-    console.out(rig.headrace("costs").rstrip())
+    costs(By.TENANT, None, rig.state)
     with console.status("stopping …"):
         rig.down()
 
@@ -86,7 +89,7 @@ async def _ask(rig: Rig, question: str, max_tokens: int) -> Complete:
 
 
 def _journey(complete: Complete) -> Table:
-    timings, usage = complete.timings, complete.usage
+    timings = complete.timings
     table = Table("stage", "ms", show_edge=False)
     for stage, ms in timings.stages.items():
         table.add_row(stage, f"{ms:,.1f}")
@@ -97,9 +100,20 @@ def _journey(complete: Complete) -> Table:
         ("whole request", timings.e2e_ms),
     ):
         table.add_row(name, "" if value is None else f"{value:,.1f}")
-    table.caption = (
-        f"{usage.prompt_tokens} tokens in, {usage.completion_tokens} out, "
-        f"{complete.finish_reason.value}; pool {complete.decision.pool} "
-        f"({complete.decision.reason})"
+    return table
+
+
+def _summary(complete: Complete) -> str:
+    usage, decision = complete.usage, complete.decision
+    return (
+        f"{usage.prompt_tokens} tokens in, {usage.completion_tokens} out, ended by "
+        f"{complete.finish_reason.value}; pool {decision.pool} ({decision.reason})"
     )
+
+
+def _usage_row(rig: Rig, request_id: str) -> Table:
+    [row] = json.loads(rig.headrace("sql", ROW.format(request_id), "--json"))
+    table = Table("column", "value", show_edge=False)
+    for name, value in row.items():
+        table.add_row(name, shown(value))
     return table

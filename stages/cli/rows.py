@@ -87,6 +87,13 @@ def shown(value: Any) -> str:
     )
 
 
+def money(value: float | None) -> str:
+    """Three significant digits, never an exponent: 0.0000179, 1,230."""
+    if value is None:
+        return ""
+    return f"{Decimal(f'{value:.3g}'):,f}" if value else "0"
+
+
 def _flat(value: Any) -> Any:
     value = plain(value)
     return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else value

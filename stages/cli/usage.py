@@ -3,10 +3,11 @@
 import asyncio
 import socket
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 import duckdb
@@ -20,7 +21,7 @@ from analytics.reader import TIME_LIMIT_S, NoDataError, QueryError, answer, open
 from contracts import subjects
 from contracts.errors import HeadraceError
 from contracts.internal import SnapshotCall, SnapshotReply
-from stages.cli.rows import objects, print_csv, print_json, print_table
+from stages.cli.rows import money, objects, print_csv, print_json, print_table
 from stages.runtime.bus import Bus
 from stages.runtime.launch import BusAddress
 
@@ -127,26 +128,35 @@ def _print_costs(report: Costs) -> None:
         "completion_tokens": "completion",
         "accelerator_s": "accelerator s",
         "amount": "amount",
-        "currency": "",
         "per_1k_prompt": "per 1k prompt",
         "per_1k_completion": "per 1k completion",
         "per_1k_tokens": "per 1k tokens",
     }
-    rows = [[row[name] for name in columns] for row in report.rows]
+    rows = [[_cell(row, name) for name in columns] for row in report.rows]
     print_table(list(columns.values()), rows, f"Requests by {report.dimension}, {age}")
     parts = ("busy", "overhead", "idle")
     bill = [
         [
             row["pool"] or "all pools",
-            *(f"{row[f'{part}_amount']:.6g} ({row[f'{part}_share'] or 0:.1%})" for part in parts),
-            row["amount"],
-            row["currency"],
-            row["per_1k_tokens"],
+            *(
+                f"{money(row[f'{part}_amount'])} ({row[f'{part}_share'] or 0:.1%})"
+                for part in parts
+            ),
+            f"{money(row['amount'])} {row['currency']}",
+            money(row["per_1k_tokens"]),
         ]
         for row in report.bill
     ]
-    heads = ["pool", *parts, "bill", "", "per 1k tokens, all in"]
+    heads = ["pool", *parts, "bill", "per 1k tokens, all in"]
     print_table(heads, bill, "The bill = busy + overhead + idle (share of time)")
+
+
+def _cell(row: Mapping[str, Any], name: str) -> Any:
+    if name == "amount":
+        return f"{money(row[name])} {row['currency']}"
+    if name == "accelerator_s":
+        return f"{row[name]:,.3f}"
+    return money(row[name]) if name.startswith("per_1k") else row[name]
 
 
 def _sql_text(query: str | None, file: Path | None) -> str:

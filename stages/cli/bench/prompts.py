@@ -1,5 +1,6 @@
 """Prompts of known length, made of ordinary words, different in every run of a suite."""
 
+import math
 import random
 from typing import Final
 
@@ -49,7 +50,7 @@ class Prompts:
 
     def log_between(self, low: int, high: int) -> int:
         """A number whose logarithm is uniform: short ones are common, long ones do occur."""
-        return round(low * (high / low) ** self._random.random())
+        return round(low * math.pow(high / low, self._random.random()))
 
     def ids(self, text: str) -> list[int]:
         """The tokens of a text, counted by the client itself."""
