@@ -14,6 +14,10 @@ from gpu_worker.engine import Engine, Free
 from gpu_worker.output import StepOutput
 from gpu_worker.request import Request, RequestRefusedError
 
+# After a step with a first token the cores are left to those who carry it to the client: the next
+# step's threads would hold each of them up by a scheduler tick. Costs a request 2 ms in all.
+FIRST_TOKEN_PAUSE_S = 0.002
+
 
 @dataclass(frozen=True)
 class Add:
@@ -198,6 +202,8 @@ class EngineThread:
         self._book(Intervals(busy_us=busy, host_us=self._lap() - busy))
         intervals = self._clock.intervals
         self._on_step(StepReport(outputs, tuple(refused), engine.free, engine.running, intervals))
+        if any(output.offset == 0 and output.token_ids for output in outputs):
+            time.sleep(FIRST_TOKEN_PAUSE_S)
         return True
 
     @staticmethod

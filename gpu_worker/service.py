@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 from typing import Final
 
 from nats.aio.msg import Msg
@@ -27,6 +28,8 @@ INTERVAL_S: Final = 2.0
 LOAD_S: Final = 300.0
 FINISH_S: Final = 7.0  # running requests may finish this long when draining, then are cancelled
 ENGINE_DIED: Final = 70  # exit status: the engine raised; the supervisor starts a new executor
+
+SWITCH_S: Final = 0.0005  # so that neither loop nor engine waits 5 ms for the interpreter
 
 log = logging.getLogger("headrace.executor")
 
@@ -89,6 +92,7 @@ class ExecutorService:
             if not loop.is_closed():  # else there is nobody left to tell
                 loop.call_soon_threadsafe(self._outbox.put, report)
 
+        sys.setswitchinterval(SWITCH_S)
         self._engine = EngineThread(self._make_engine, hand_over, _exit_on_failure)
         self._engine.start()
         loaded = await asyncio.to_thread(self._engine.wait_ready, LOAD_S)

@@ -16,7 +16,9 @@ COMMANDS: Final = {
     "sql": Entry("stages.cli.usage:sql", "Query the usage rows with SQL while the pipeline runs."),
     "costs": Entry("stages.cli.usage:costs", "What tenants, models and hours cost."),
     "models": Entry("stages.cli.models:app", "Fetch, list and look at models."),
-    "bench": Entry("stages.cli.bench.command:bench", "Measure, with goals and how each was measured."),
+    "bench": Entry(
+        "stages.cli.bench.command:bench", "Measure, with goals and how each was measured."
+    ),
     "demo": Entry("stages.cli.demo:demo", "Start, ask, show journey and cost, stop."),
     "doctor": Entry("stages.cli.doctor:doctor", "What this machine has and what follows from it."),
     "docs": Entry("stages.cli.reference:docs", "Regenerate the reference pages.", hidden=True),

@@ -10,8 +10,8 @@ import duckdb
 
 from stages.runtime.clock import now_ms
 
-LEAST_PAUSE_S: Final = 1.0
-COPY_SHARE: Final = 20.0  # a pause of 20 copies: less than 5 % of the time goes into copying
+LEAST_PAUSE_S: Final = 2.0
+COPY_SHARE: Final = 50.0  # a pause of 50 copies: less than 2 % of the time goes into copying
 
 _ROWS: Final = """
     SELECT (SELECT count(*) FROM attempts)

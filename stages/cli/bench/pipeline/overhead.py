@@ -10,6 +10,7 @@ from stages.cli.bench.calls import run_call
 from stages.cli.bench.inprocess import InProcess
 from stages.cli.bench.pipeline.site import Site
 
+SETTLE_S: Final = 0.8  # before each measurement: what the last one left behind is done by then
 TTFT_PAIRS: Final = 40
 TTFT_PROMPT: Final = 32
 WARM_UP: Final = 4
@@ -24,11 +25,13 @@ def _request(text: str, tokens: int) -> GenerateRequest:
 
 
 async def ttft(site: Site, engine: InProcess) -> dict[str, float]:
-    """One request at a time, gRPC; the client's clock against the engine's own."""
+    """One request at a time, the doors in turn; the client's clock against the engine's own."""
     chain, alone = [], []
     for number in range(TTFT_PAIRS + WARM_UP):
         text = site.prompts.text(TTFT_PROMPT)
-        record = await run_call(site.grpc, _request(text, 2))
+        await asyncio.sleep(SETTLE_S)
+        record = await run_call(site.doors[number % 2], _request(text, 2))
+        await asyncio.sleep(SETTLE_S)
         answer = await engine.run([site.prompts.ids(text)], 2, 1)
         if number >= WARM_UP:
             chain.append(record.ttft_ms)
@@ -38,6 +41,8 @@ async def ttft(site: Site, engine: InProcess) -> dict[str, float]:
         "pipeline.ttft_ms_p50": median(chain),
         "pipeline.in_process_ttft_ms_p50": median(alone),
         "pipeline.ttft_overhead_ms_p50": median(differences),
+        "pipeline.ttft_overhead_grpc_ms_p50": median(differences[::2]),
+        "pipeline.ttft_overhead_nats_ms_p50": median(differences[1::2]),
     }
 
 
@@ -46,7 +51,9 @@ async def throughput(site: Site, engine: InProcess) -> dict[str, float]:
     chain, alone = [], []
     for number in range(PAIRS + 1):
         texts = [site.prompts.text(PROMPT) for _ in range(CONCURRENT)]
+        await asyncio.sleep(SETTLE_S)
         through_chain = await _chain_tokens_per_s(site, texts)
+        await asyncio.sleep(SETTLE_S)
         answer = await engine.run([site.prompts.ids(text) for text in texts], OUTPUT, CONCURRENT)
         if number:  # the first pair warms both up
             chain.append(through_chain)
