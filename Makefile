@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: setup dev demo test lint check-fast doctor docs proto clean
+.PHONY: setup dev demo test lint doctor docs proto clean
 
 setup: $(VENV)/.run
 dev: $(VENV)/.dev
@@ -17,7 +17,7 @@ $(VENV)/.run: pyproject.toml
 	@echo "== virtual environment and run-time packages (about 70 s, 540 MB to download, once)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP) install -q --upgrade "pip>=25.1"
-	@$(PIP) install --progress-bar on -q $(INDEX) "$(TORCH)" -e .
+	@$(PIP) install --progress-bar on $(INDEX) "$(TORCH)" -e .
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.run

@@ -1,5 +1,6 @@
 """The usage stream as metering reads it: one durable pull consumer."""
 
+import asyncio
 import contextlib
 import logging
 from typing import Final
@@ -16,7 +17,8 @@ from stages.metering.events import Received
 CONSUMER: Final = "metering"
 BATCH: Final = 2000
 WAIT_S: Final = 1.0  # for the first event of a batch
-GATHER_S: Final = 0.2  # for the others: one transaction serves many
+GATHER_S: Final = 1.0  # others may arrive meanwhile: a transaction costs 15 ms, however small
+REST_S: Final = 0.05  # for those that have arrived
 ACK_WAIT_S: Final = 30.0
 
 log = logging.getLogger("headrace.metering")
@@ -29,6 +31,7 @@ class UsageSource:
         self._js = js
         self._pull: JetStreamContext.PullSubscription | None = None
         self.lag = 0
+        self.hurry = asyncio.Event()  # somebody waits for what is stored: gather no longer
 
     async def open(self) -> None:
         """Make the consumer anew: what an earlier process fetched and never acked comes at once.
@@ -61,8 +64,10 @@ class UsageSource:
         except (TimeoutError, nats.errors.TimeoutError):
             self.lag = 0
             return []
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.hurry.wait(), GATHER_S)
         with contextlib.suppress(TimeoutError, nats.errors.TimeoutError):
-            messages += await self._pull.fetch(BATCH - 1, timeout=GATHER_S)
+            messages += await self._pull.fetch(BATCH - 1, timeout=REST_S)
         self.lag = messages[-1].metadata.num_pending
         return messages
 

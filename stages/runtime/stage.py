@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -113,6 +114,8 @@ async def live(launch: Launch, factory: Callable[[Context], Service]) -> None:
         bus.client, name=f"headrace-{launch.stage}", version=VERSION, description=launch.instance
     )
     await bus.flush()
+    gc.collect()
+    gc.freeze()  # what lives from here to the end need not be looked at in every collection
     beats.ready_ms = now_ms()
     log.info("%s ready after %.0f ms", launch.instance, beats.ready_ms - launch.spawned_ms)
     beating = loop.create_task(beats.run())
