@@ -20,6 +20,7 @@ from contracts.topology import Topology
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
 from stages.runtime.launch import Launch, read_launch
+from stages.runtime.loops import forever
 
 BEAT_S: Final = 0.5
 DRAIN_S: Final = 10.0
@@ -64,10 +65,8 @@ class BeatLoop:
         self.draining = False
 
     async def run(self) -> None:
-        """Beat for ever (cancel to end)."""
-        while True:
-            await self.send()
-            await asyncio.sleep(BEAT_S)
+        """Beat for ever (cancel to end), also when one could not be sent."""
+        await forever("beats", self.send, BEAT_S)
 
     async def send(self) -> None:
         """One beat now."""
