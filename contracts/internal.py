@@ -122,8 +122,18 @@ class CancelSession(Internal):
     tenant: str
 
 
+class DropSession(Internal):
+    """Forget a session that ingress has opened elsewhere (sent without waiting, never answered).
+
+    Silent: nothing goes to the client, no receipt, no CancelNotice; an unknown id is fine.
+    """
+
+    op: Literal["drop"] = "drop"
+    request_id: str
+
+
 class ProgressQuery(Internal):
-    """Queueing asks what has been delivered, before a request is leased again."""
+    """Queueing asks what has been delivered, before a request is leased again (64 ids at most)."""
 
     op: Literal["progress"] = "progress"
     request_ids: list[str]
@@ -148,7 +158,13 @@ class FailSession(Internal):
 
 
 SessionCall = Annotated[
-    OpenSession | SettleSession | CancelSession | ProgressQuery | QueuePosition | FailSession,
+    OpenSession
+    | SettleSession
+    | CancelSession
+    | DropSession
+    | ProgressQuery
+    | QueuePosition
+    | FailSession,
     Field(discriminator="op"),
 ]
 SESSION_CALL: TypeAdapter[SessionCall] = TypeAdapter(SessionCall)
@@ -167,6 +183,7 @@ class Progress(Internal):
     open: bool
     attempt: int = Field(description="highest attempt seen, 0 = none")
     ids: list[int] = Field(description="tokens received contiguously so far")
+    finish_reason: FinishReason | None = Field(None, description="how a closed session ended")
 
 
 class ProgressReply(Internal):
@@ -185,11 +202,17 @@ class Lease(Internal):
 
 
 class CancelNotice(Internal):
-    """A session is closed: drop it from the queue, stop it on the executor."""
+    """A session is closed: drop it from the queue, stop it on the executor.
+
+    With `attempt` only executors are meant: they stop that attempt, a newer one runs elsewhere.
+    """
 
     request_id: str
     reason: FinishReason
     orphan: bool = Field(False, description="nobody else writes its receipt: queueing must")
+    attempt: int | None = Field(
+        None, description="stop this attempt only, the request goes on; None = it has ended"
+    )
 
 
 class InventoryCall(Internal):

@@ -172,7 +172,8 @@ class ExecutorService:
     def _on_cancel(self, msg: Msg) -> None:
         notice = CancelNotice.model_validate_json(msg.data)
         for held in self._roster.attempts_of(notice.request_id):
-            self._cancel(held)
+            if notice.attempt in (None, held.lease.attempt):
+                self._cancel(held)
 
     def _cancel(self, held: Held) -> None:
         held.cancelled = True
