@@ -60,13 +60,16 @@ class Rig:
 
     def headrace(self, *words: str, timeout_s: float = UP_TIMEOUT_S) -> str:
         """Run a `headrace` command on this pipeline; returns stdout, raises `RigError`."""
-        command = [sys.executable, "-m", "stages.cli", *words, "--state", str(self.state)]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        done = self._run(words, timeout_s)
         if done.returncode != 0:
             raise RigError(f"headrace {words[0]} failed:\n{done.stderr or done.stdout}")
         return done.stdout
+
+    def _run(self, words: tuple[str, ...], timeout_s: float) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "stages.cli", *words, "--state", str(self.state)]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
 
     def up(self) -> None:
         """Start and wait until ready."""
@@ -77,8 +80,11 @@ class Rig:
         self.headrace("down", timeout_s=DOWN_TIMEOUT_S)
 
     def status(self) -> dict[str, Any]:
-        """`headrace status --json`."""
-        status: dict[str, Any] = json.loads(self.headrace("status", "--json"))
+        """`headrace status --json`, healthy or not. Raises `RigError` when nothing answers."""
+        done = self._run(("status", "--json"), UP_TIMEOUT_S)
+        status: dict[str, Any] = json.loads(done.stdout or "{}")
+        if "healthy" not in status:
+            raise RigError(f"headrace status failed:\n{done.stderr or done.stdout}")
         return status
 
 

@@ -42,7 +42,9 @@ class Record:
 
     @property
     def ttft_ms(self) -> float:
-        """From sending to the first token."""
+        """From sending to the first token. Raises RuntimeError if there was none."""
+        if not self.token_times:
+            raise RuntimeError(f"a call without a token: {self.refused or self.complete}")
         return 1e3 * (self.token_times[0] - self.sent)
 
     @property

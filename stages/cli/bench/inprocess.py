@@ -11,6 +11,7 @@ from stages.cli.rig import MODEL
 
 LOAD_S = 120.0
 RUN_S = 600.0
+EXIT_S = 20.0
 
 
 class InProcess:
@@ -37,7 +38,10 @@ class InProcess:
     ) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        await self._process.wait()
+        try:
+            await asyncio.wait_for(self._process.wait(), EXIT_S)
+        except TimeoutError:
+            self._process.kill()
 
     async def run(
         self, prompts: list[list[int]], max_tokens: int, concurrency: int

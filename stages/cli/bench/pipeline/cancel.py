@@ -34,6 +34,10 @@ class SlotWatch:
         self._credit = CREDIT_DECODER.decode(msg.data)
         self._changed.set()
 
+    def busy(self, slots: int) -> bool:
+        """Whether the last credit shows a slot in use."""
+        return self._credit is not None and self._credit.free_slots < slots
+
     async def all_free(self, slots: int) -> float:
         """When all slots were first seen free (monotonic seconds)."""
         async with asyncio.timeout(FREED_S):
@@ -80,7 +84,8 @@ async def _once(
         async for answer in answers:
             if isinstance(answer, Accepted | Chunk):
                 record.take(answer)
-            if len(record.token_times) > TOKENS_BEFORE:
+            # only once a credit shows the slot in use can a later one show that it was freed
+            if len(record.token_times) > TOKENS_BEFORE and watch.busy(slots):
                 break
         acted = time.perf_counter()
         if by_call:
