@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from typing import Final
 
+from contracts.client import FinishReason
 from contracts.internal import Progress
 
 KEEP_MS: Final = 60_000.0
@@ -20,6 +21,13 @@ class Closed:
         self._known[request_id] = (now, tenant, progress)
         while self._known and next(iter(self._known.values()))[0] < now - KEEP_MS:
             self._known.popitem(last=False)
+
+    def billed(self, request_id: str, reason: FinishReason, now: float) -> None:
+        """Its receipt is stored: queueing, should it have missed it, can count the end."""
+        known = self._known.pop(request_id, None)
+        if known is not None:
+            progress = known[2].model_copy(update={"finish_reason": reason})
+            self._known[request_id] = (now, known[1], progress)  # the last one again: order of time
 
     def owned(self, request_id: str, tenant: str) -> bool:
         """Whether this tenant's session is remembered."""

@@ -15,6 +15,7 @@ from contracts.internal import (
     SESSION_CALL,
     CancelSession,
     Done,
+    DropSession,
     FailSession,
     OpenSession,
     ProgressQuery,
@@ -91,6 +92,8 @@ class NatsDoor:
                 await self._sessions.settle(call.settled)
             case CancelSession():
                 return Done(ok=await self._sessions.cancel(call.request_id, call.tenant))
+            case DropSession():
+                self._sessions.drop(call.request_id)
             case ProgressQuery():
                 return ProgressReply(sessions=self._sessions.progress(call.request_ids))
             case QueuePosition():

@@ -114,6 +114,16 @@ class Session:
             self.moments.chunk(delivery.tokens, now)
         return chunk
 
+    def drop(self) -> bool:
+        """Close without a word, as if it had never been opened; False = too late for that.
+
+        A gRPC client waits at this process only, so its session is never dropped.
+        """
+        if self.door == "nats" and self.phase is Phase.OPENING:
+            self.phase = Phase.CLOSED
+            return True
+        return False
+
     def refuse(self, error: ErrorInfo, now: float) -> Step:
         """Not admitted; or, when it was before, it cannot go on."""
         if self.phase is not Phase.OPENING:

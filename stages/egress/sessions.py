@@ -63,7 +63,14 @@ class Sessions:
             await asyncio.wait_for(self._idle.wait(), limit_s)
 
     def open(self, session: Session, sink: Sink) -> None:
-        """Hold a client's session; raises `HeadraceError` while draining."""
+        """Hold a client's session; raises `HeadraceError` while draining.
+
+        Asked again for an id that is known, it does nothing: ingress repeats a call whose answer
+        was lost, and a second session would give the client two ends.
+        """
+        known = session.request_id
+        if known in self._open or self._closed.progress(known) is not None:
+            return
         if self.draining:
             error = HeadraceError(SHUTTING_DOWN.code, SHUTTING_DOWN.message)
             error.info = SHUTTING_DOWN
@@ -72,6 +79,13 @@ class Sessions:
         self._idle.clear()
         self._open[session.request_id] = live = Live(session, sink)
         self._arm(live)
+
+    def drop(self, request_id: str) -> None:
+        """Forget a NATS client's session that was never settled: another egress holds it now."""
+        live = self._open.get(request_id)
+        if live is not None and live.session.drop():
+            self._forget(live)
+            self._check_idle()
 
     async def settle(self, settled: Settled) -> None:
         """Admission has decided."""
@@ -175,9 +189,7 @@ class Sessions:
         session, end = live.session, step.end
         if end is None:
             return
-        if live.alarm is not None:
-            live.alarm.cancel()
-        del self._open[session.request_id]
+        self._forget(live)
         self._closed.add(session.request_id, session.tenant, session.assembly.attempt, now_ms())
         self._counts["late_items"] += session.assembly.late_items
         self._counts["cancelled"] += end.reason is FinishReason.CANCELLED
@@ -188,10 +200,20 @@ class Sessions:
     async def _end(self, session: Session, end: End, sink: Sink) -> None:
         try:
             await self._ending.run(session, end, sink)
+            if session.terms is not None:
+                self._closed.billed(session.request_id, end.reason, now_ms())
         finally:
             self._endings -= 1
-            if not self._open and not self._endings:
-                self._idle.set()
+            self._check_idle()
+
+    def _forget(self, live: Live) -> None:
+        if live.alarm is not None:
+            live.alarm.cancel()
+        del self._open[live.session.request_id]
+
+    def _check_idle(self) -> None:
+        if not self._open and not self._endings:
+            self._idle.set()
 
     def _arm(self, live: Live) -> None:
         if live.alarm is not None:

@@ -13,6 +13,7 @@ from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.internal import (
     CancelSession,
     Done,
+    DropSession,
     FailSession,
     OpenSession,
     ProgressQuery,
@@ -46,7 +47,7 @@ class Inbox:
 
     async def next(self) -> dict[str, Any]:
         """The next message; it must be one of the schema."""
-        message = await asyncio.wait_for(self.messages.get(), 5)
+        message = await asyncio.wait_for(self.messages.get(), 20)
         ANSWER.validate_json(message.data)
         answer: dict[str, Any] = json.loads(message.data)
         return answer
@@ -64,11 +65,11 @@ async def opened(world: World, request_id: str = "r1", **terms: Any) -> Inbox:
 
 
 async def eventually(check: Any) -> None:
-    """Wait up to 3 s."""
-    for _ in range(300):
+    """Wait up to 20 s."""
+    for _ in range(1000):
         if check():
             return
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.02)
     raise AssertionError("did not happen")
 
 
@@ -106,6 +107,35 @@ async def test_a_refusal_is_the_only_answer(world: World) -> None:
     assert (answer["type"], answer["accepted"]) == ("error", False)
     assert answer["error"]["code"] == "saturated"
     assert world.notices == []
+
+
+async def test_opening_twice_is_opening_once(world: World) -> None:
+    inbox = await opened(world)
+    await world.open("r1", inbox.subject)
+    await world.send(make_item("a", 0, finish="stop"))
+    assert [(await inbox.next())["type"] for _ in range(2)] == ["chunk", "complete"]
+    await world.open("r1", inbox.subject)  # late: it has ended by now
+    await world.receipts(1)
+    assert world.service.counters()["sessions_open"] == 0
+    assert world.service.counters()["sessions_total"] == 1
+
+
+async def test_a_dropped_session_is_forgotten_without_a_word(world: World) -> None:
+    inbox = Inbox(world)
+    await inbox.listen()
+    await world.open("r1", inbox.subject)
+    await world.bus.publish(DOOR, DropSession(request_id="r1"))
+    await world.bus.publish(DOOR, DropSession(request_id="unknown"))
+    query = ProgressQuery(request_ids=["r1"])
+    reply = await world.bus.request(DOOR, query, ProgressReply, timeout_s=10)
+    assert reply.sessions == []
+    assert (inbox.messages.empty(), world.notices) == (True, [])
+    await world.open("r1", inbox.subject)  # ingress may come back to us
+    await world.settle(Settled(request_id="r1", admitted=make_terms(door="nats")))
+    assert (await inbox.next())["type"] == "accepted"
+    await world.bus.publish(DOOR, DropSession(request_id="r1"))  # too late: it is settled
+    await world.send(make_item("a", 0, finish="stop"))
+    assert [(await inbox.next())["type"] for _ in range(2)] == ["chunk", "complete"]
 
 
 async def test_a_client_that_leaves_is_cancelled_and_billed(world: World) -> None:
@@ -243,6 +273,7 @@ async def test_a_session_that_is_never_settled_ends_as_an_orphan(
     await world.open("r1", inbox.subject)
     answer = await inbox.next()
     assert (answer["type"], answer["error"]["code"]) == ("error", "internal")
+    await eventually(lambda: world.notices)  # a subscription of its own
     assert world.notices[0].orphan
 
 

@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from typing import Any, cast
 
 from contracts.client import Accepted, Complete, FinishReason, Queued, Refused
-from contracts.internal import Settled
+from contracts.internal import Door, Settled
 from stages.egress.ending import Ending
 from stages.egress.output import ChunkOut, End
 from stages.egress.session import Session
@@ -74,3 +74,27 @@ async def test_the_deadline_rings_once() -> None:
     await sessions.idle(2.0)
     assert [end.reason for end in recorder.ends] == [FinishReason.TIMEOUT]
     assert sessions.counters()["timeouts"] == 1
+
+
+async def test_opening_again_does_not_replace_a_session() -> None:
+    recorder, sessions = made()
+    sessions.open(Session("r1", "nats", now_ms(), now_ms()), recorder)
+    live = sessions._open["r1"]
+    sessions.draining = True  # for new ones only
+    sessions.open(Session("r1", "nats", now_ms(), now_ms()), Recorder())
+    assert sessions._open["r1"] is live
+
+
+async def test_only_an_unsettled_nats_session_is_dropped() -> None:
+    recorder, sessions = made()
+    for name, door in (("grpc", "grpc"), ("settled", "nats"), ("waits", "nats")):
+        sessions.open(Session(name, cast("Door", door), now_ms(), now_ms()), recorder)
+    await sessions.settle(Settled(request_id="settled", admitted=make_terms("settled")))
+    dropped = sessions._open["waits"]
+    for name in ("grpc", "settled", "waits"):
+        sessions.drop(name)
+    assert sorted(sessions._open) == ["grpc", "settled"]
+    await sessions._tick(dropped)  # its alarm was on its way
+    assert recorder.ends == []
+    assert dropped.alarm is not None
+    assert dropped.alarm.cancelled()
