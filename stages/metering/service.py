@@ -163,18 +163,15 @@ class MeteringService:
 
     async def _catch_up(self) -> None:
         newest = await self._source.last_sequence()
-        self._source.hurry.set()
-        try:
+        with self._source.hurrying():
             while await self._source.unfinished(newest):  # noqa: ASYNC110 - only the server knows
                 await asyncio.sleep(_POLL_S)
-        finally:
-            self._source.hurry.clear()
 
     async def drain(self) -> None:
         """Store what is pending, publish the last snapshot and close the database."""
         self._stopping.set()
-        self._source.hurry.set()
-        _, late = await asyncio.wait(self._tasks, timeout=DRAIN_S)
+        with self._source.hurrying():
+            _, late = await asyncio.wait(self._tasks, timeout=DRAIN_S)
         for task in late:
             task.cancel()
         try:

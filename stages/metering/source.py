@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator
 from typing import Final
 
 import nats.errors
@@ -31,7 +32,20 @@ class UsageSource:
         self._js = js
         self._pull: JetStreamContext.PullSubscription | None = None
         self.lag = 0
-        self.hurry = asyncio.Event()  # somebody waits for what is stored: gather no longer
+        self._hurry = asyncio.Event()
+        self._hurried = 0  # how many are in `hurrying`: each has events of its own to wait for
+
+    @contextlib.contextmanager
+    def hurrying(self) -> Iterator[None]:
+        """While anybody is inside, somebody waits for what is stored: batches gather no longer."""
+        self._hurried += 1
+        self._hurry.set()
+        try:
+            yield
+        finally:
+            self._hurried -= 1
+            if not self._hurried:
+                self._hurry.clear()
 
     async def open(self) -> None:
         """Make the consumer anew: what an earlier process fetched and never acked comes at once.
@@ -65,7 +79,7 @@ class UsageSource:
             self.lag = 0
             return []
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.hurry.wait(), GATHER_S)
+            await asyncio.wait_for(self._hurry.wait(), GATHER_S)
         with contextlib.suppress(TimeoutError, nats.errors.TimeoutError):
             messages += await self._pull.fetch(BATCH - 1, timeout=REST_S)
         self.lag = messages[-1].metadata.num_pending

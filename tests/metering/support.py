@@ -6,6 +6,7 @@ from pathlib import Path
 
 from contracts import subjects
 from contracts.client import FinishReason, Priority
+from contracts.internal import SnapshotCall, SnapshotReply
 from contracts.topology import Topology
 from contracts.usage import AttemptEvent, IntervalEvent, Price, ReceiptEvent, UsageEvent
 from stages.runtime.bus import Bus
@@ -171,6 +172,11 @@ async def make_stream(bus: Bus) -> None:
 async def publish(bus: Bus, event: UsageEvent) -> None:
     """Into the stream, without a Msg-Id: the database alone has to stop repeats."""
     await bus.js.publish(subjects.usage(event.kind, event.pool), event.model_dump_json().encode())
+
+
+async def snapshot(bus: Bus) -> SnapshotReply:
+    """Ask metering for a snapshot that holds all that is stored now."""
+    return await bus.request(subjects.SNAPSHOT, SnapshotCall(), SnapshotReply, 40.0)
 
 
 def launch(address: BusAddress, state: Path) -> Launch:
