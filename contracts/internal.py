@@ -183,7 +183,9 @@ class Progress(Internal):
     open: bool
     attempt: int = Field(description="highest attempt seen, 0 = none")
     ids: list[int] = Field(description="tokens received contiguously so far")
-    finish_reason: FinishReason | None = Field(None, description="how a closed session ended")
+    finish_reason: FinishReason | None = Field(
+        None, description="of a closed session whose receipt is stored"
+    )
 
 
 class ProgressReply(Internal):

@@ -51,7 +51,12 @@ class Closing:
         """A receipt, ours or an egress's: the request has ended, the stored copy can go."""
         receipt = ReceiptEvent.model_validate_json(msg.data)
         pool = self._pools.get(receipt.pool)
-        entry = pool.end(receipt.request_id, receipt.finish_reason) if pool else None
+        if pool is not None:
+            self.end(pool, receipt.request_id, receipt.finish_reason)
+
+    def end(self, pool: PoolQueue, request_id: str, reason: FinishReason) -> None:
+        """The receipt is stored: count the end once, delete the stored copy."""
+        entry = pool.end(request_id, reason)
         if entry is not None:
             self._bus.spawn(self._store.delete(entry.stream_seq))
 

@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from contracts.frames import Credit
+from stages.queueing.ledger import Entry, State
 
 SILENT_S: Final = 3.0
+MISSING_S: Final = 2.0  # long enough for the receipt of a request that has just ended
 KV_BLOCK: Final = 64  # tokens; executors reserve whole KV blocks, of this size or a divisor of it
 
 
@@ -92,6 +94,19 @@ class Executors:
         for name in silent:
             del self.known[name]
         return silent
+
+    def overlooks(self, entry: Entry, now_s: float) -> bool:
+        """Whether the executor of a running request has not named it for 2 s (notes since when)."""
+        executor = self.known.get(entry.executor or "")
+        if entry.state is not State.RUNNING or executor is None:
+            return False
+        credit = executor.credit
+        if credit.seq <= entry.lease_seq or (entry.request_id, entry.attempt) in credit.running:
+            entry.missing_s = None
+            return False
+        if entry.missing_s is None:
+            entry.missing_s = now_s
+        return now_s - entry.missing_s > MISSING_S
 
     def pardon(self, now_s: float) -> None:
         """The bus was away: nobody could be heard, so silence starts now."""

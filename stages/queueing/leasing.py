@@ -58,7 +58,7 @@ class Leasing:
     async def _answered(self, pool: PoolQueue, grant: Grant, reply: LeaseReply) -> None:
         pool.executors.hear(reply.credit, self._clocks.now_s())
         if reply.accepted:
-            if not pool.taken(grant, self._clocks.now_s()):
+            if not pool.taken(grant, self._clocks.now_s(), reply.credit.seq):
                 await self._stop(grant.entry.request_id)  # it ended while the lease was on its way
             return
         log.info("%s declined %s: %s", grant.executor, grant.entry.request_id, reply.reason)

@@ -15,7 +15,7 @@ class State(Enum):
     QUEUED = "queued"  # in the order
     LEASING = "leasing"  # asked of an executor, no answer yet
     RUNNING = "running"  # an executor has it
-    LOST = "lost"  # its executor fell silent: its egress is asked what was delivered
+    LOST = "lost"  # its executor fell silent or runs it no more: its egress is asked what was delivered
     CLOSING = "closing"  # over for us, its receipt is on the way
 
 
@@ -41,6 +41,8 @@ class Entry:
     attempt: int = 0  # highest attempt given or seen
     tries: int = 0  # attempts that an executor may have run
     executor: str | None = None
+    lease_seq: int = 0  # of the credit in the executor's answer: newer credit must name the request
+    missing_s: float | None = None  # since when it does not, monotonic
     resume_ids: list[int] = field(default_factory=list)
     closing_s: float = 0.0  # since when in CLOSING, monotonic
     closing_reason: FinishReason = FinishReason.ERROR

@@ -77,8 +77,11 @@ class PoolQueue:
             return Grant(entry, executor, attempt)
         return None
 
-    def taken(self, grant: Grant, now_s: float) -> bool:
-        """The executor took the lease. False when the request ended meanwhile: stop it there."""
+    def taken(self, grant: Grant, now_s: float, seq: int) -> bool:
+        """The executor took the lease and answered with credit number `seq`.
+
+        False when the request ended meanwhile: stop it there.
+        """
         entry = self._answered(grant)
         entry.attempt = grant.attempt
         entry.tries += 1
@@ -91,6 +94,7 @@ class PoolQueue:
         if entry.state is not State.LEASING:
             return False
         entry.state = State.RUNNING
+        entry.lease_seq, entry.missing_s = seq, None
         return True
 
     def declined(self, grant: Grant) -> None:
@@ -119,6 +123,23 @@ class PoolQueue:
                 if entry.state is State.RUNNING:
                     entry.state = State.LOST
         return names
+
+    def lose_missing(self, now_s: float) -> list[Entry]:
+        """Requests that their executor, heard since it took them, has not named for 2 s.
+
+        They have ended there and nobody told us: the last frame or the receipt was lost. Their egress
+        knows which.
+        """
+        lost = [entry for entry in self.ledger if self.executors.overlooks(entry, now_s)]
+        for entry in lost:
+            entry.executor, entry.missing_s, entry.state = None, None, State.LOST
+        return lost
+
+    def pardon(self, now_s: float) -> None:
+        """The bus was away: nothing could be heard, so every wait starts now."""
+        self.executors.pardon(now_s)
+        for entry in self.ledger:
+            entry.missing_s = None
 
     def line_up_again(self, entry: Entry) -> None:
         """A lost request waits again, at the place its arrival gives it."""

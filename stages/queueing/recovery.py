@@ -14,8 +14,9 @@ class Verdict(Enum):
     """What to do with a lost request."""
 
     LEASE_AGAIN = "lease again"
-    GIVE_UP = "give up"  # three executors were lost on it: it ends as an error
-    ENDED = "ended"  # its egress has ended it: the receipt is on the way
+    GIVE_UP = "give up"  # three attempts were lost: it ends as an error
+    ENDED = "ended"  # its egress has ended it and stored the receipt, which we have missed
+    ENDING = "ending"  # its egress has ended it: the receipt is on the way
     UNKNOWN = "unknown"  # its egress does not know the session: nobody writes a receipt
 
 
@@ -59,7 +60,7 @@ def judge(entry: Entry, progress: Progress | None) -> Verdict:
     if progress is None:
         return Verdict.UNKNOWN
     if not progress.open:
-        return Verdict.ENDED
+        return Verdict.ENDING if progress.finish_reason is None else Verdict.ENDED
     entry.attempt = max(entry.attempt, progress.attempt)
     entry.resume_ids = progress.ids
     return Verdict.GIVE_UP if entry.tries >= MAX_TRIES else Verdict.LEASE_AGAIN

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from contracts import subjects
 from contracts.client import FinishReason
 from contracts.errors import HeadraceError
-from contracts.internal import Beat, ProgressQuery, ProgressReply, QueuePosition
+from contracts.internal import Beat, Progress, ProgressQuery, ProgressReply, QueuePosition
 from stages.queueing.clocks import Clocks
 from stages.queueing.closing import Closing
 from stages.queueing.leasing import Leasing
@@ -83,6 +83,8 @@ class Watch:
         for pool in self._pools.values():
             for name in pool.lose_silent(now_s):
                 log.warning("executor %s of pool %s fell silent", name, pool.name)
+            for entry in pool.lose_missing(now_s):
+                log.warning("%s ended on its executor, its last words were lost", entry.request_id)
             self._end_overdue(pool, now_s)
             if not self._leasing.paused:
                 self._ask_about_lost(pool, now_s)
@@ -96,7 +98,7 @@ class Watch:
     def _pardon(self, now_s: float) -> None:
         self.egresses.pardon(now_s)
         for pool in self._pools.values():
-            pool.executors.pardon(now_s)
+            pool.pardon(now_s)
 
     def _end_overdue(self, pool: PoolQueue, now_s: float) -> None:
         now_ms = self._clocks.now_ms()
@@ -131,20 +133,23 @@ class Watch:
         known = {progress.request_id: progress for progress in reply.sessions}
         for entry in entries:
             if entry.state is State.LOST:
-                verdict = judge(entry, known.get(entry.request_id))
-                await self._carry_out(pool, entry, verdict)
+                await self._carry_out(pool, entry, known.get(entry.request_id))
         self._leasing.pump(pool)
 
-    async def _carry_out(self, pool: PoolQueue, entry: Entry, verdict: Verdict) -> None:
+    async def _carry_out(self, pool: PoolQueue, entry: Entry, progress: Progress | None) -> None:
+        verdict = judge(entry, progress)
         if verdict is Verdict.LEASE_AGAIN:
             pool.line_up_again(entry)
         elif verdict is Verdict.GIVE_UP:
-            why = f"{entry.tries} executors of pool {pool.name!r} were lost while running it"
+            why = f"{entry.tries} attempts on executors of pool {pool.name!r} were lost"
             await self._closing.fail(pool, entry, why)
         elif verdict is Verdict.ENDED:
-            pool.close(entry, FinishReason.ERROR, self._clocks.now_s())
-        else:
+            assert progress is not None
+            assert progress.finish_reason is not None
+            self._closing.end(pool, entry.request_id, progress.finish_reason)
+        elif verdict is Verdict.UNKNOWN:
             await self._closing.orphan(pool, entry, FinishReason.ERROR)
+        # ENDING: it stays lost, and is asked about again until the receipt is stored
 
     async def _stop_strays(self, pool: PoolQueue) -> None:
         """Executors run nothing that has ended."""

@@ -1,7 +1,9 @@
 """A running queueing service with a clock to turn, and its neighbours on a connection of their own."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,11 +23,16 @@ def clock() -> FakeClock:
 
 
 class Queueing:
-    """Starts, kills and restarts the service, each time on a new connection."""
+    """Starts, kills and restarts the service, each time on a new connection.
+
+    The rounds of its watch are ours: its own would take a slow machine for a process that stood still.
+    """
 
     def __init__(self, address: BusAddress, state: Path, clock: FakeClock) -> None:
         self._address, self._state = address, state
+        self._clock = clock
         self._clocks = Clocks(clock.now_s, clock.now_ms)
+        self._one_round = asyncio.Lock()
         self.plan = topology()
 
     async def start(self) -> QueueingService:
@@ -35,6 +42,7 @@ class Queueing:
         )
         await self.service.start()
         await flushed(self.bus)
+        self._watch(self._rounds())
         return self.service
 
     async def kill(self) -> None:
@@ -42,6 +50,35 @@ class Queueing:
         assert self.service._watching is not None
         self.service._watching.cancel()
         await self.bus.client.close()
+
+    def watch_itself(self) -> None:
+        """With its own rounds, as in production."""
+        self._watch(self.service._watch.run())
+
+    async def pass_time(self, seconds: float, *alive: ScriptedExecutor | ScriptedEgress) -> None:
+        """In half seconds, each heard of by the service, with a round of its watch."""
+        for _ in range(round(seconds * 2)):
+            self._clock.seconds += 0.5
+            for one in alive:
+                await (one.speak() if isinstance(one, ScriptedExecutor) else one.beat())
+            await flushed(self.bus)
+            await asyncio.sleep(0.02)  # what was received is read
+            await self._round()
+
+    def _watch(self, rounds: Coroutine[Any, Any, None]) -> None:
+        if self.service._watching is not None:
+            self.service._watching.cancel()
+        self.service._watching = asyncio.get_running_loop().create_task(rounds)
+
+    async def _rounds(self) -> None:
+        while True:
+            await asyncio.sleep(0.1)
+            await self._round()
+
+    async def _round(self) -> None:
+        async with self._one_round:
+            await self.service._watch.tick()
+            await asyncio.sleep(0)  # what it spawned begins
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nats.aio.msg import Msg
 from pydantic import BaseModel
@@ -33,6 +33,9 @@ from stages.queueing.receipts import orphan_receipt
 from stages.runtime.bus import Bus
 from stages.runtime.clock import new_request_id, now_ms
 from tests.support.nats import flushed
+
+if TYPE_CHECKING:
+    from tests.queueing.conftest import Queueing
 
 
 class FakeClock:
@@ -124,12 +127,13 @@ class ScriptedExecutor:
 
     async def speak(self) -> None:
         await self._bus.publish(subjects.credit("p"), FRAME_ENCODER.encode(self.credit()))
+        await flushed(self._bus)
 
     async def finish(self, request_id: str) -> None:
         self.running.pop(request_id)
         await self.speak()
 
-    async def next_lease(self, timeout_s: float = 2.0) -> Lease:
+    async def next_lease(self, timeout_s: float = 20.0) -> Lease:
         return await asyncio.wait_for(self.leases.get(), timeout_s)
 
     async def _on_lease(self, lease: Lease, _: Msg) -> bytes | None:
@@ -205,11 +209,30 @@ class ScriptedEgress:
 
 async def admit(bus: Bus, work: Work) -> AdmitReply:
     """As routing would, for ingress."""
-    return await bus.request(subjects.admit("p"), work, AdmitReply, 3.0)
+    return await bus.request(subjects.admit("p"), work, AdmitReply, 10.0)
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 3.0) -> None:
+async def until(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
     """Wait for something that other tasks bring about."""
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+async def receipts(bus: Bus) -> list[ReceiptEvent]:
+    """What is stored in the usage stream."""
+    stream = await bus.js.stream_info(subjects.USAGE_STREAM)
+    found = []
+    for seq in range(1, stream.state.last_seq + 1):
+        message = await bus.js.get_msg(subjects.USAGE_STREAM, seq)
+        found.append(ReceiptEvent.model_validate_json(message.data or b""))
+    return found
+
+
+async def running(bus: Bus, executor: ScriptedExecutor, queueing: "Queueing") -> Work:
+    """A request without a deadline that the executor has taken."""
+    work = make_work(deadline_ms=2**52)
+    await admit(bus, work)
+    await executor.next_lease()
+    await until(lambda: queueing.service.counters()["running"] == 1)
+    return work

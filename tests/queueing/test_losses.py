@@ -6,8 +6,8 @@ import time
 
 from contracts import subjects
 from contracts.client import FinishReason
-from contracts.internal import CancelNotice, Progress, Work
-from contracts.usage import ReceiptEvent
+from contracts.internal import CancelNotice, Progress
+from stages.queueing.ledger import State
 from stages.runtime.bus import Bus
 from tests.queueing.conftest import Queueing
 from tests.queueing.support import (
@@ -16,38 +16,10 @@ from tests.queueing.support import (
     ScriptedExecutor,
     admit,
     make_work,
+    receipts,
+    running,
     until,
 )
-
-
-async def receipts(bus: Bus) -> list[ReceiptEvent]:
-    """What is stored in the usage stream."""
-    stream = await bus.js.stream_info(subjects.USAGE_STREAM)
-    found = []
-    for seq in range(1, stream.state.last_seq + 1):
-        message = await bus.js.get_msg(subjects.USAGE_STREAM, seq)
-        found.append(ReceiptEvent.model_validate_json(message.data or b""))
-    return found
-
-
-async def running(bus: Bus, executor: ScriptedExecutor, queueing: Queueing) -> Work:
-    work = make_work(deadline_ms=2**52)
-    await admit(bus, work)
-    await executor.next_lease()
-    await until(lambda: queueing.service.counters()["running"] == 1)
-    return work
-
-
-async def pass_time(
-    clock: FakeClock, seconds: float, *alive: ScriptedExecutor | ScriptedEgress
-) -> None:
-    """In half seconds, each heard of by the service."""
-    for _ in range(round(seconds * 2)):
-        clock.seconds += 0.5
-        for one in alive:
-            await (one.speak() if isinstance(one, ScriptedExecutor) else one.beat())
-        await asyncio.sleep(0.02)
-    await asyncio.sleep(0.6)  # one tick of the watch
 
 
 async def test_declined_goes_back_and_is_leased_again_with_the_next_credit(
@@ -72,7 +44,7 @@ async def test_a_fatal_refusal_fails_the_session_at_its_egress(
     executor.answer = lambda lease: "vocabulary mismatch"
     work = make_work()
     await admit(bus, work)
-    failed = await asyncio.wait_for(egress.failed.get(), 2)
+    failed = await asyncio.wait_for(egress.failed.get(), 20)
     assert (failed.request_id, failed.error.message) == (work.request_id, "vocabulary mismatch")
     await egress.end(work, FinishReason.ERROR)
     await until(lambda: queueing.service.counters()["failed"] == 1)
@@ -94,9 +66,7 @@ async def test_no_answer_leases_again_under_a_higher_attempt(
     executor.answer = lambda lease: None
     await admit(bus, make_work())
     assert (await executor.next_lease()).attempt == 1
-    await asyncio.sleep(1.2)
-    executor.answer = lambda lease: True
-    await executor.speak()
+    executor.answer = lambda lease: True  # its next word, after ANSWER_S, calls for another try
     assert (await executor.next_lease()).attempt == 2
     await until(lambda: queueing.service.counters()["releases"] == 1)
 
@@ -109,16 +79,13 @@ async def test_three_attempts_without_an_answer_end_as_an_error(
     await admit(bus, work)
     for attempt in (1, 2, 3):
         assert (await executor.next_lease()).attempt == attempt
-        await asyncio.sleep(1.1)
-        await executor.speak()
-    failed = await asyncio.wait_for(egress.failed.get(), 2)
+    failed = await asyncio.wait_for(egress.failed.get(), 20)
     assert failed.request_id == work.request_id
 
 
 async def test_a_silent_executor_is_replaced_where_the_stream_stopped(
     bus: Bus,
     queueing: Queueing,
-    clock: FakeClock,
     executor: ScriptedExecutor,
     egress: ScriptedEgress,
 ) -> None:
@@ -129,7 +96,7 @@ async def test_a_silent_executor_is_replaced_where_the_stream_stopped(
     other = ScriptedExecutor(bus, "y")
     await other.start()
     executor.silent = True
-    await pass_time(clock, 3.5, other, egress)
+    await queueing.pass_time(3.5, other, egress)
     lease = await other.next_lease()
     assert (lease.attempt, lease.resume_ids) == (2, [7, 8])
     assert lease.work.prompt_ids == work.prompt_ids
@@ -139,14 +106,13 @@ async def test_a_silent_executor_is_replaced_where_the_stream_stopped(
 async def test_a_silent_egress_ends_its_requests_with_our_receipt(
     bus: Bus,
     queueing: Queueing,
-    clock: FakeClock,
     executor: ScriptedExecutor,
     egress: ScriptedEgress,
 ) -> None:
     work = await running(bus, executor, queueing)
-    await pass_time(clock, 3.5, executor)
+    await queueing.pass_time(3.5, executor)
     await until(lambda: queueing.service.counters()["failed"] == 1)
-    assert await asyncio.wait_for(executor.cancelled.get(), 2) == work.request_id
+    assert await asyncio.wait_for(executor.cancelled.get(), 20) == work.request_id
     [receipt] = await receipts(bus)
     assert (receipt.finish_reason, receipt.error_code) == (FinishReason.ERROR, "internal")
     assert receipt.completion_tokens == 0
@@ -170,7 +136,7 @@ async def test_cancelled_while_the_lease_is_on_its_way_stops_it_there(
     entry = queueing.service.pools["p"].ledger.get(work.request_id)
     assert entry is not None
     queueing.service.pools["p"].close(entry, FinishReason.CANCELLED, 0.0)
-    assert await asyncio.wait_for(executor.cancelled.get(), 2) == work.request_id
+    assert await asyncio.wait_for(executor.cancelled.get(), 20) == work.request_id
 
 
 async def test_an_executor_is_told_about_what_has_ended(
@@ -178,21 +144,22 @@ async def test_an_executor_is_told_about_what_has_ended(
 ) -> None:
     executor.running["long-ended"] = (1, 64)
     await executor.speak()
-    assert await asyncio.wait_for(executor.cancelled.get(), 2) == "long-ended"
+    assert await asyncio.wait_for(executor.cancelled.get(), 20) == "long-ended"
 
 
 async def test_a_receipt_that_never_comes_is_written_by_us(
     bus: Bus,
     queueing: Queueing,
-    clock: FakeClock,
     executor: ScriptedExecutor,
     egress: ScriptedEgress,
 ) -> None:
     work = await running(bus, executor, queueing)
     notice = CancelNotice(request_id=work.request_id, reason=FinishReason.CANCELLED)
     await bus.publish(subjects.cancel(work.request_id), notice)
-    await asyncio.sleep(0.1)
-    await pass_time(clock, 11, executor, egress)
+    entry = queueing.service.pools["p"].ledger.get(work.request_id)
+    assert entry is not None
+    await until(lambda: entry.state is State.CLOSING)
+    await queueing.pass_time(11, executor, egress)
     await until(lambda: queueing.service.counters()["cancelled"] == 1)
 
 
@@ -231,7 +198,7 @@ async def test_restart_drops_what_is_unreadable(bus: Bus, queueing: Queueing) ->
     await bus.js.publish(subjects.stored("p"), json.dumps({"nonsense": 1}).encode())
     await queueing.start()
     assert queueing.service.counters()["accepted"] == 0
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         while (await bus.js.stream_info(subjects.QUEUE_STREAM)).state.messages:
             await asyncio.sleep(0.01)
 
@@ -243,6 +210,7 @@ async def test_standing_still_ourselves_makes_nobody_silent(
     executor: ScriptedExecutor,
     egress: ScriptedEgress,
 ) -> None:
+    queueing.watch_itself()
     await running(bus, executor, queueing)
     executor.silent = True
     clock.seconds += 10

@@ -67,11 +67,22 @@ class PoolMachine(RuleBasedStateMachine):
             return
         grant = self.grants.pop(pick % len(self.grants))
         if outcome == "taken":
-            self.pool.taken(grant, self.clock.now_s())
+            self.pool.taken(grant, self.clock.now_s(), self.seq)
         elif outcome == "declined":
             self.pool.declined(grant)
         elif not self.pool.unanswered(grant) and grant.entry.state is State.LEASING:
             self.pool.close(grant.entry, FinishReason.ERROR, self.clock.now_s())
+
+    @rule(name=st.sampled_from(["x", "y"]))
+    def speak_of_nothing(self, name: str) -> None:
+        """What ran there has ended; nobody told."""
+        self.seq += 1
+        self.pool.executors.hear(Credit(name, "p", self.seq, 2, 1024, []), self.clock.now_s())
+
+    @rule()
+    def look_for_missing(self) -> None:
+        for entry in self.pool.lose_missing(self.clock.now_s()):
+            assert entry.state is State.LOST
 
     @rule(seconds=st.floats(0.1, 5))
     def time_passes(self, seconds: float) -> None:

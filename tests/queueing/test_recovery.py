@@ -38,7 +38,10 @@ def test_judgement_follows_what_the_egress_knows() -> None:
     progress = Progress(request_id=entry.request_id, open=True, attempt=4, ids=[5, 6])
     assert judge(entry, progress) is Verdict.LEASE_AGAIN
     assert (entry.attempt, entry.resume_ids) == (4, [5, 6])
-    assert judge(entry, progress.model_copy(update={"open": False})) is Verdict.ENDED
+    closed = progress.model_copy(update={"open": False})
+    assert judge(entry, closed) is Verdict.ENDING
+    billed = closed.model_copy(update={"finish_reason": FinishReason.STOP})
+    assert judge(entry, billed) is Verdict.ENDED
     assert judge(entry, None) is Verdict.UNKNOWN
     entry.tries = 3
     assert judge(entry, progress) is Verdict.GIVE_UP

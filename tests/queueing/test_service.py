@@ -39,7 +39,7 @@ async def test_admitted_stored_leased_ended_deleted(
     await until(lambda: queueing.service.counters()["running"] == 1)
     await egress.end(work, FinishReason.LENGTH)
     await until(lambda: queueing.service.counters()["finished"] == 1)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         while await stored(bus):
             await asyncio.sleep(0.01)
     counters = queueing.service.counters()
@@ -178,7 +178,7 @@ async def test_positions_are_told_every_five_seconds(
     await egress.beat()
     clock.seconds += 2.5
     await egress.beat()
-    told = await asyncio.wait_for(egress.positions.get(), 2)
+    told = await asyncio.wait_for(egress.positions.get(), 20)
     assert told == {work.request_id: place for place, work in enumerate(works)}
 
 
