@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Final
 
 import nats.errors
-import nats.js.errors
 from nats.aio.msg import Msg
+from pydantic import BaseModel
 
 from contracts import subjects
 from contracts.client import FinishReason
-from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
+from contracts.errors import ErrorCode, ErrorInfo
 from contracts.internal import CancelNotice, Done, FailSession
 from contracts.usage import ReceiptEvent
 from stages.queueing.clocks import Clocks
@@ -83,18 +83,25 @@ class Closing:
         )
         try:
             done = await self._bus.request(subjects.session(entry.work.egress), call, Done, FAIL_S)
-        except (HeadraceError, ValueError) as error:
-            log.warning("egress %s did not end %s: %s", entry.work.egress, entry.request_id, error)
+        except Exception as error:  # whatever it was, the request must end
+            log.warning("egress %s did not end %s: %r", entry.work.egress, entry.request_id, error)
         else:
             if done.ok:
                 return
         await self.orphan(pool, entry, FinishReason.ERROR)
 
     async def orphan(self, pool: PoolQueue, entry: Entry, reason: FinishReason) -> None:
-        """End a request whose egress is gone: stop it wherever it runs, write its receipt."""
+        """End a request whose egress is gone: stop it wherever it runs, write its receipt.
+
+        An egress that only stood still is told, too, so that its client does not wait for more.
+        """
         if pool.ledger.get(entry.request_id) is not entry:
             return
         pool.close(entry, reason, self._clocks.now_s())
+        await self._tell(
+            subjects.session(entry.work.egress),
+            FailSession(request_id=entry.request_id, error=_given_up(reason)),
+        )
         await self._notify(entry.request_id, reason)
         await self._write_receipt(entry, reason)
 
@@ -104,7 +111,14 @@ class Closing:
 
     async def _notify(self, request_id: str, reason: FinishReason) -> None:
         notice = CancelNotice(request_id=request_id, reason=reason)
-        await self._bus.publish(subjects.cancel(request_id), notice)
+        await self._tell(subjects.cancel(request_id), notice)
+
+    async def _tell(self, subject: str, message: BaseModel) -> None:
+        """Without waiting; a bus that is away must not stop what comes after."""
+        try:
+            await self._bus.publish(subject, message)
+        except (OSError, nats.errors.Error) as error:
+            log.warning("nothing goes to %s: %r", subject, error)
 
     async def _write_receipt(self, entry: Entry, reason: FinishReason) -> None:
         """Durably; our own subscription then ends the request. Tried again later when it fails."""
@@ -114,3 +128,10 @@ class Closing:
             await self._bus.store(subject, receipt, receipt.key, RECEIPT_S)
         except (OSError, TimeoutError, nats.errors.Error) as error:
             log.error("receipt of %s: %s", entry.request_id, error)
+
+
+def _given_up(reason: FinishReason) -> ErrorInfo:
+    if reason is FinishReason.TIMEOUT:
+        return ErrorInfo(code=ErrorCode.DEADLINE_EXCEEDED, message="the deadline passed")
+    text = "the egress process stood still and its requests were given up; try again"
+    return ErrorInfo(code=ErrorCode.INTERNAL, message=text, retry_after_s=1.0)

@@ -116,6 +116,8 @@ async def test_a_silent_egress_ends_its_requests_with_our_receipt(
     [receipt] = await receipts(bus)
     assert (receipt.finish_reason, receipt.error_code) == (FinishReason.ERROR, "internal")
     assert receipt.completion_tokens == 0
+    told = await asyncio.wait_for(egress.failed.get(), 20)  # it may only have stood still
+    assert told.request_id == work.request_id
 
 
 async def test_an_orphan_notice_is_receipted_under_its_reason(
