@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from contracts import subjects
 from contracts.client import FinishReason
-from contracts.errors import ErrorCode, ErrorInfo
+from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.internal import CancelNotice, Done, FailSession
 from contracts.usage import ReceiptEvent
 from stages.queueing.clocks import Clocks
@@ -83,7 +83,7 @@ class Closing:
         )
         try:
             done = await self._bus.request(subjects.session(entry.work.egress), call, Done, FAIL_S)
-        except Exception as error:  # whatever it was, the request must end
+        except (HeadraceError, ValueError, OSError, nats.errors.Error) as error:
             log.warning("egress %s did not end %s: %r", entry.work.egress, entry.request_id, error)
         else:
             if done.ok:

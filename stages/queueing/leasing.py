@@ -43,13 +43,16 @@ class Leasing:
             self._bus.spawn(self._ask(pool, grant))
 
     async def _ask(self, pool: PoolQueue, grant: Grant) -> None:
-        message = lease_bytes(grant, self._clocks.now_ms())
         try:
+            message = lease_bytes(grant, self._clocks.now_ms())
             answer = await self._bus.request_bytes(
                 subjects.lease(grant.executor), message, ANSWER_S
             )
             reply = LEASE_REPLY_DECODER.decode(answer)
         except (HeadraceError, msgspec.DecodeError) as error:
+            await self._no_answer(pool, grant, error)
+        except Exception as error:  # the bus has many; its room must not stay taken for ever
+            log.exception("lease of %s went wrong", grant.entry.request_id)
             await self._no_answer(pool, grant, error)
         else:
             await self._answered(pool, grant, reply)

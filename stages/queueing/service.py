@@ -107,7 +107,7 @@ class QueueingService:
         try:
             seq = await self._put(pool, work.request_id, raw)
             self._refuse_closed(work, seq)
-        except HeadraceError:
+        except BaseException:
             pool.bounds.give(work.tokens)
             raise
         entry = self._entry(work, raw, seq)

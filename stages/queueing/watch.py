@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import nats.errors
 from nats.aio.msg import Msg
 from pydantic import ValidationError
 
@@ -124,8 +125,8 @@ class Watch:
             reply = await self._bus.request(
                 subjects.session(egress), query, ProgressReply, PROGRESS_S
             )
-        except (HeadraceError, ValidationError) as error:
-            log.warning("egress %s does not tell its progress: %s", egress, error)
+        except (HeadraceError, ValidationError, OSError, nats.errors.Error) as error:
+            log.warning("egress %s does not tell its progress: %r", egress, error)
             return  # asked again at the next tick, until it is silent
         finally:
             self._asking.discard(egress)

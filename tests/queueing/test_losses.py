@@ -4,8 +4,13 @@ import asyncio
 import json
 import time
 
+import nats.errors
+import pytest
+from pydantic import BaseModel
+
 from contracts import subjects
 from contracts.client import FinishReason
+from contracts.errors import HeadraceError
 from contracts.internal import CancelNotice, Progress
 from stages.queueing.ledger import State
 from stages.runtime.bus import Bus
@@ -69,6 +74,37 @@ async def test_no_answer_leases_again_under_a_higher_attempt(
     executor.answer = lambda lease: True  # its next word, after ANSWER_S, calls for another try
     assert (await executor.next_lease()).attempt == 2
     await until(lambda: queueing.service.counters()["releases"] == 1)
+
+
+async def test_a_lease_that_the_bus_cannot_send_leaves_no_room_taken(
+    bus: Bus, queueing: Queueing, executor: ScriptedExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = queueing.bus.request_bytes
+    failures = iter([nats.errors.OutboundBufferLimitError(), KeyError("anything")])
+
+    async def stumbling(subject: str, message: BaseModel | bytes, timeout_s: float) -> bytes:
+        if subject == subjects.lease("x") and (error := next(failures, None)) is not None:
+            raise error
+        return await ask(subject, message, timeout_s)
+
+    monkeypatch.setattr(queueing.bus, "request_bytes", stumbling)
+    await admit(bus, make_work())
+    assert (await executor.next_lease()).attempt == 3
+    await until(lambda: queueing.service.counters()["running"] == 1)
+    assert queueing.service.pools["p"].executors.known["x"].in_flight == {}
+
+
+async def test_a_store_that_fails_in_any_way_gives_its_place_back(
+    bus: Bus, queueing: Queueing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object) -> int:
+        raise KeyError("anything")
+
+    monkeypatch.setattr(queueing.service._store, "put", broken)
+    with pytest.raises(HeadraceError):
+        await admit(bus, make_work())
+    bounds = queueing.service.pools["p"].bounds
+    assert (bounds.requests, bounds.tokens) == (0, 0)
 
 
 async def test_three_attempts_without_an_answer_end_as_an_error(
