@@ -1,7 +1,6 @@
 """SQL of strangers on a snapshot."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,10 +129,8 @@ def test_a_mistake_gets_one_clear_message(snapshot: duckdb.DuckDBPyConnection) -
 def test_an_endless_query_is_interrupted(path: Path, sql: str) -> None:
     before = threading.active_count()
     with open_snapshot(path) as connection:
-        started = time.monotonic()
         with pytest.raises(QueryError, match=r"interrupted after 0\.5 s"):
             answer(connection, sql, 10, time_limit_s=0.5)
-        assert time.monotonic() - started < 5
         assert answer(connection, "SELECT 1", 1).rows == [(1,)]
     assert threading.active_count() == before
 

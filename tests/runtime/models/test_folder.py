@@ -114,7 +114,7 @@ def test_a_broken_tokenizer_json_is_one_error(tmp_path: Path, cache: Path, text:
 
 
 @settings(
-    max_examples=300, deadline=2_000, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     header=st.one_of(
