@@ -1,6 +1,6 @@
 """What becomes of a request whose executor, or whose queueing process, was lost. Pure decisions."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final
 
@@ -8,6 +8,8 @@ from contracts.internal import Inventory, Progress, Work
 from stages.queueing.ledger import Entry, State
 
 MAX_TRIES: Final = 3
+ASKED_AT_ONCE: Final = 64
+TOKENS_AT_ONCE: Final = 500_000  # 7 bytes each as JSON; a message holds 8 MB
 
 
 class Verdict(Enum):
@@ -53,6 +55,20 @@ def adopt(entries: Iterable[Entry], inventories: Iterable[Inventory]) -> int:
             entry.tries = max(entry.tries, 1)
             adopted += 1
     return adopted
+
+
+def questions(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
+    """Lost requests in groups whose progress fits one message: 64, or fewer with long answers."""
+    group: list[Entry] = []
+    tokens = 0
+    for entry in entries:
+        tokens += entry.work.max_tokens
+        if group and (len(group) >= ASKED_AT_ONCE or tokens > TOKENS_AT_ONCE):
+            yield group
+            group, tokens = [], entry.work.max_tokens
+        group.append(entry)
+    if group:
+        yield group
 
 
 def judge(entry: Entry, progress: Progress | None) -> Verdict:

@@ -19,7 +19,7 @@ from stages.queueing.closing import Closing
 from stages.queueing.leasing import Leasing
 from stages.queueing.ledger import Entry, State
 from stages.queueing.pool import PoolQueue
-from stages.queueing.recovery import Verdict, judge
+from stages.queueing.recovery import Verdict, judge, questions
 from stages.queueing.silence import Egresses, overdue, strays
 from stages.runtime.bus import Bus
 
@@ -120,22 +120,24 @@ class Watch:
                 self._bus.spawn(self._ask(pool, egress, entries))
 
     async def _ask(self, pool: PoolQueue, egress: str, entries: list[Entry]) -> None:
-        query = ProgressQuery(request_ids=[entry.request_id for entry in entries])
         try:
-            reply = await self._bus.request(
-                subjects.session(egress), query, ProgressReply, PROGRESS_S
-            )
+            for group in questions(entries):
+                await self._ask_about(pool, egress, group)
         except (HeadraceError, ValidationError, OSError, nats.errors.Error) as error:
             log.warning("egress %s does not tell its progress: %r", egress, error)
-            return  # asked again at the next tick, until it is silent
+            # asked again at the next tick, until it is silent
         finally:
             self._asking.discard(egress)
+        self._leasing.pump(pool)
+
+    async def _ask_about(self, pool: PoolQueue, egress: str, entries: list[Entry]) -> None:
+        query = ProgressQuery(request_ids=[entry.request_id for entry in entries])
+        reply = await self._bus.request(subjects.session(egress), query, ProgressReply, PROGRESS_S)
         await asyncio.sleep(RECEIPT_GRACE_S)  # receipts sent before the reply are read first
         known = {progress.request_id: progress for progress in reply.sessions}
         for entry in entries:
             if entry.state is State.LOST:
                 await self._carry_out(pool, entry, known.get(entry.request_id))
-        self._leasing.pump(pool)
 
     async def _carry_out(self, pool: PoolQueue, entry: Entry, progress: Progress | None) -> None:
         verdict = judge(entry, progress)

@@ -171,6 +171,7 @@ class ScriptedEgress:
         self.failed: asyncio.Queue[FailSession] = asyncio.Queue()
         self.positions: asyncio.Queue[dict[str, int]] = asyncio.Queue()
         self.holds = True
+        self.questions: list[int] = []  # how many requests each progress query named
 
     async def start(self) -> None:
         await self._bus.serve(subjects.session(self.name), SESSION_CALL, self._on_call)
@@ -198,6 +199,7 @@ class ScriptedEgress:
     async def _on_call(self, call: BaseModel, _: Msg) -> BaseModel | None:
         match call:
             case ProgressQuery(request_ids=ids):
+                self.questions.append(len(ids))
                 return ProgressReply(sessions=[self.progress[i] for i in ids if i in self.progress])
             case FailSession():
                 self.failed.put_nowait(call)

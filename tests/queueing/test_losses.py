@@ -231,6 +231,23 @@ async def test_restart_adopts_what_runs_and_leases_the_rest(
     assert (counters["finished"], counters["failed"]) == (1, 1)
 
 
+async def test_restart_asks_about_a_long_backlog_in_small_questions(
+    bus: Bus, queueing: Queueing, egress: ScriptedEgress
+) -> None:
+    works = [make_work() for _ in range(100)]
+    for work in works:
+        await admit(bus, work)
+        egress.progress[work.request_id] = Progress(
+            request_id=work.request_id, open=True, attempt=0, ids=[]
+        )
+    await queueing.kill()
+    await queueing.start()
+    await egress.beat()
+    pool = queueing.service.pools["p"]
+    await until(lambda: len(pool.order) == 100)
+    assert sorted(egress.questions) == [36, 64]
+
+
 async def test_restart_drops_what_is_unreadable(bus: Bus, queueing: Queueing) -> None:
     await queueing.kill()
     await bus.js.publish(subjects.stored("p"), json.dumps({"nonsense": 1}).encode())

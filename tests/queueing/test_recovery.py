@@ -6,7 +6,7 @@ from contracts.internal import Inventory, Progress
 from stages.queueing.credit import Executor
 from stages.queueing.ledger import Ledger, State
 from stages.queueing.memory import KEEP_S, EarlyNotices
-from stages.queueing.recovery import Verdict, adopt, judge, restored
+from stages.queueing.recovery import Verdict, adopt, judge, questions, restored
 from stages.queueing.silence import Egresses, overdue, strays
 from tests.queueing.support import make_entry, make_work
 
@@ -45,6 +45,16 @@ def test_judgement_follows_what_the_egress_knows() -> None:
     assert judge(entry, None) is Verdict.UNKNOWN
     entry.tries = 3
     assert judge(entry, progress) is Verdict.GIVE_UP
+
+
+def test_questions_are_small_and_leave_nobody_out() -> None:
+    entries = [make_entry(make_work()) for _ in range(130)]
+    groups = list(questions(entries))
+    assert [len(group) for group in groups] == [64, 64, 2]
+    assert [entry for group in groups for entry in group] == entries
+    long = [make_entry(make_work(max_tokens=200_000)) for _ in range(5)]
+    assert [len(group) for group in questions(long)] == [2, 2, 1]
+    assert list(questions([])) == []
 
 
 def test_a_request_is_overdue_when_its_egress_cannot_end_it() -> None:
