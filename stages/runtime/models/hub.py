@@ -4,6 +4,7 @@ Imports huggingface_hub (0.35 s), so only `pull` imports this module.
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,12 +24,13 @@ from huggingface_hub.errors import (
 from huggingface_hub.file_download import http_get
 from huggingface_hub.utils.tqdm import disable_progress_bars
 
-from stages.runtime.models.digest import file_sha256
+from stages.runtime.models.digest import file_sha256, write_atomically
 from stages.runtime.models.errors import ModelError
 from stages.runtime.models.store import HubReference
 
 # never *.bin, *.pt and the like: pickles run code when they are opened
 _FOLDER_PATTERNS = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "LICENSE*")
+_COMMIT = ".commit"  # in a model's folder: which version its files are of
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class HubFile:
 
 @dataclass(frozen=True)
 class HubPlan:
-    """What to fetch: fixed to one commit, so that a resumed pull cannot mix two versions."""
+    """What to fetch, of one commit."""
 
     commit: str
     files: tuple[HubFile, ...]
@@ -91,22 +93,30 @@ def _listed(names: list[str]) -> str:
 def fetch_from_hub(reference: HubReference, plan: HubPlan, folder: Path) -> None:
     """Download the planned files into `folder`, resuming partial ones. Raises ModelError.
 
+    What an earlier pull left of another commit is thrown away: branches move, versions never mix.
     `snapshot_download` would start a file anew after a killed pull, so the files are fetched one by one
     with the library's own transfer function, which goes on where a part ends.
     """
     disable_progress_bars()  # ours is drawn instead
+    _keep_only(plan.commit, folder)
     for file in plan.files:
         target = (
             folder / PurePosixPath(file.name).name
         )  # a name from the hub cannot leave the folder
         if not target.is_file():
-            part = folder / f"{target.name}.{plan.commit[:12]}.part"
+            part = folder / f"{target.name}.part"
             with _clear_errors(reference):
                 _download(reference, plan.commit, file, part)
             _check(reference, file, part)
             part.replace(target)
-    for stale in folder.glob("*.part"):  # of another commit
-        stale.unlink()
+
+
+def _keep_only(commit: str, folder: Path) -> None:
+    """Empty the folder unless its files are known to be of this commit."""
+    note = folder / _COMMIT
+    if not (note.is_file() and note.read_text() == commit):
+        shutil.rmtree(folder, ignore_errors=True)
+        write_atomically(note, commit)
 
 
 def _download(reference: HubReference, commit: str, file: HubFile, part: Path) -> None:

