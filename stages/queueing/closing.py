@@ -63,6 +63,8 @@ class Closing:
     def on_notice(self, msg: Msg) -> None:
         """A session is closed: never lease its request; write its receipt if nobody else does."""
         notice = CancelNotice.model_validate_json(msg.data)
+        if notice.attempt is not None:
+            return  # our own word to an executor; the request goes on
         found = self.find(notice.request_id)
         if found is None:
             self.early.note(notice.request_id, self._clocks.now_s())
@@ -105,12 +107,14 @@ class Closing:
         await self._notify(entry.request_id, reason)
         await self._write_receipt(entry, reason)
 
-    async def stop(self, request_id: str) -> None:
-        """Stop what runs although its request has ended."""
-        await self._notify(request_id, FinishReason.CANCELLED)
+    async def stop(self, request_id: str, attempt: int | None = None) -> None:
+        """Stop what runs in vain: this attempt, None = every one, the request has ended."""
+        await self._notify(request_id, FinishReason.CANCELLED, attempt)
 
-    async def _notify(self, request_id: str, reason: FinishReason) -> None:
-        notice = CancelNotice(request_id=request_id, reason=reason)
+    async def _notify(
+        self, request_id: str, reason: FinishReason, attempt: int | None = None
+    ) -> None:
+        notice = CancelNotice(request_id=request_id, reason=reason, attempt=attempt)
         await self._tell(subjects.cancel(request_id), notice)
 
     async def _tell(self, subject: str, message: BaseModel) -> None:

@@ -56,6 +56,13 @@ def overdue(entry: Entry, egresses: Egresses, now_s: float, now_ms: float) -> Fi
     return None
 
 
-def strays(executor: Executor, ledger: Ledger) -> Iterator[str]:
-    """Requests an executor still runs although they have ended."""
-    return (name for name, _ in executor.credit.running if ledger.get(name) is None)
+def strays(executor: Executor, ledger: Ledger) -> Iterator[tuple[str, int | None]]:
+    """What an executor runs in vain: requests that have ended (None = in every attempt), and attempts
+    older than the one that counts.
+    """
+    for name, attempt in executor.credit.running:
+        entry = ledger.get(name)
+        if entry is None:
+            yield name, None
+        elif attempt < entry.attempt:
+            yield name, attempt

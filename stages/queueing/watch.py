@@ -155,10 +155,10 @@ class Watch:
         # ENDING: it stays lost, and is asked about again until the receipt is stored
 
     async def _stop_strays(self, pool: PoolQueue) -> None:
-        """Executors run nothing that has ended."""
-        for executor in pool.executors.known.values():
-            for request_id in strays(executor, pool.ledger):
-                await self._closing.stop(request_id)
+        """Executors run nothing in vain."""
+        for executor in list(pool.executors.known.values()):
+            for request_id, attempt in strays(executor, pool.ledger):
+                await self._closing.stop(request_id, attempt)
 
     async def _tell_positions(self) -> None:
         for pool in self._pools.values():

@@ -157,7 +157,9 @@ class ScriptedExecutor:
 
     def _on_cancel(self, msg: Msg) -> None:
         notice = CancelNotice.model_validate_json(msg.data)
-        if self.running.pop(notice.request_id, None):
+        attempt, _ = self.running.get(notice.request_id, (None, 0))
+        if attempt is not None and notice.attempt in (None, attempt):
+            del self.running[notice.request_id]
             self.cancelled.put_nowait(notice.request_id)
 
 

