@@ -4,19 +4,25 @@ Commands go in through a thread-safe inbox; what each step produced comes out by
 from this thread: hand the outputs over and return at once (`loop.call_soon_threadsafe`).
 """
 
+import atexit
 import queue
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpu_worker.engine import Engine, Free
+from gpu_worker.engine import Engine
 from gpu_worker.output import StepOutput
 from gpu_worker.request import Request, RequestRefusedError
+from stages.runtime.clock import now_ms
 
 # After a step with a first token the cores are left to those who carry it to the client: the next
-# step's threads would hold each of them up by a scheduler tick. Costs a request 2 ms in all.
+# step's threads would hold each of them up by a scheduler tick. Every running request pays 2 ms for
+# each such step, that is, for each newcomer.
 FIRST_TOKEN_PAUSE_S = 0.002
+EXIT_S = (
+    30.0  # how long a process that ends waits for the running step; the supervisor kills before
+)
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Cancel:
 
 @dataclass(frozen=True)
 class Stop:
-    """End the thread after the step that runs; whatever has not finished is dropped."""
+    """End the thread after the step that runs; what has not finished is cancelled and reported."""
 
 
 Command = Add | Cancel | Stop
@@ -80,12 +86,15 @@ class Clock:
 
 @dataclass(frozen=True)
 class StepReport:
-    """After each round of the loop: outputs, requests refused in it, and the state it left."""
+    """After each round of the loop: when its step ran (unix ms), its outputs, whom it refused.
+
+    The wall clock is read once a step: `ended_ms` is `began_ms` and what the monotonic clock says.
+    """
 
     outputs: tuple[StepOutput, ...]
     refused: tuple[tuple[str, RequestRefusedError], ...]  # request id, why
-    free: Free
-    running: tuple[str, ...]
+    began_ms: float
+    ended_ms: float
     intervals: Intervals
 
 
@@ -106,8 +115,10 @@ class EngineThread:
         make: Callable[[], Engine],
         on_step: Callable[[StepReport], None],
         on_end: Callable[[BaseException | None], None] = lambda _: None,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._make = make
+        self._sleep = sleep
         self._on_step = on_step
         self._on_end = on_end
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
@@ -120,6 +131,9 @@ class EngineThread:
     def start(self) -> None:
         """Begin loading; returns at once."""
         self._clock = Clock(Intervals(), _now_us(), waiting=False)
+        # torch aborts the process when the interpreter ends in the middle of a step, so whoever
+        # ends it, and however, waits for the step.
+        atexit.register(self._leave)
         self._thread.start()
 
     def wait_ready(self, timeout_s: float) -> Engine:
@@ -142,18 +156,22 @@ class EngineThread:
         self._inbox.put(Cancel(request_id))
 
     def stop(self, timeout_s: float | None = None) -> None:
-        """End the thread after its current step. Raises what ended it earlier, or TimeoutError."""
+        """End the thread after its current step; what still runs is reported as cancelled.
+
+        Raises what ended the thread earlier, or TimeoutError: then the process, when it exits,
+        waits for the step.
+        """
         self._inbox.put(Stop())
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             raise TimeoutError(f"the engine's step did not end within {timeout_s} s")
+        atexit.unregister(self._leave)
         if self._error is not None:
             raise self._error
 
-    @property
-    def alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
+    def _leave(self) -> None:
+        self._inbox.put(Stop())
+        self._thread.join(EXIT_S)
 
     @property
     def intervals(self) -> Intervals:
@@ -192,31 +210,39 @@ class EngineThread:
             commands.append(self._inbox.get())
         refused: list[tuple[str, RequestRefusedError]] = []
         for command in commands:
-            if isinstance(command, Stop):
-                self._book(Intervals(host_us=self._lap()))
-                return False
             self._apply(engine, command, refused)
-        before = engine.busy_us
+        stopping = any(isinstance(command, Stop) for command in commands)
+        if stopping:  # the step computes nothing then, it only says who is cancelled
+            for request_id in engine.running:
+                engine.cancel(request_id)
+        outputs = self._step(engine, tuple(refused))
+        if not stopping and any(output.offset == 0 and output.token_ids for output in outputs):
+            self._sleep(FIRST_TOKEN_PAUSE_S)
+        return not stopping
+
+    def _step(
+        self, engine: Engine, refused: tuple[tuple[str, RequestRefusedError], ...]
+    ) -> tuple[StepOutput, ...]:
+        """Step once, book its time, report it."""
+        before, began_ms, began_us = engine.busy_us, now_ms(), _now_us()
         outputs = tuple(engine.step())
+        ended_ms = began_ms + (_now_us() - began_us) / 1e3
         busy = engine.busy_us - before
         self._book(Intervals(busy_us=busy, host_us=self._lap() - busy))
-        intervals = self._clock.intervals
-        self._on_step(StepReport(outputs, tuple(refused), engine.free, engine.running, intervals))
-        if any(output.offset == 0 and output.token_ids for output in outputs):
-            time.sleep(FIRST_TOKEN_PAUSE_S)
-        return True
+        self._on_step(StepReport(outputs, refused, began_ms, ended_ms, self._clock.intervals))
+        return outputs
 
     @staticmethod
     def _apply(
-        engine: Engine, command: Add | Cancel, refused: list[tuple[str, RequestRefusedError]]
+        engine: Engine, command: Command, refused: list[tuple[str, RequestRefusedError]]
     ) -> None:
         if isinstance(command, Cancel):
             engine.cancel(command.request_id)
-            return
-        try:
-            engine.add(command.request)
-        except RequestRefusedError as error:
-            refused.append((command.request.id, error))
+        elif isinstance(command, Add):
+            try:
+                engine.add(command.request)
+            except RequestRefusedError as error:
+                refused.append((command.request.id, error))
 
     def _lap(self) -> int:
         """Microseconds since the last boundary."""

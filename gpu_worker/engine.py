@@ -9,7 +9,6 @@ while not engine.idle:
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 
@@ -30,14 +29,6 @@ from gpu_worker.request import FinishReason, Request, RequestRefusedError, Seque
 from gpu_worker.sample import Sampler
 from gpu_worker.scheduler import Scheduler
 from stages.runtime.models.spec import ModelSpec
-
-
-@dataclass(frozen=True)
-class Free:
-    """Room for more requests: what is neither running nor promised to one that waits."""
-
-    slots: int
-    kv_tokens: int
 
 
 class Engine:
@@ -81,8 +72,8 @@ class Engine:
         if request.id in self._sequences:
             raise RequestRefusedError("conflict", f"request {request.id} is already here")
         self._limits.check(request)
-        eos = () if request.ignore_eos else self.spec.config.eos_ids
-        sequence = Sequence(request, request.stop_ids.union(eos))
+        stops = () if request.ignore_eos else self.spec.config.eos_ids
+        sequence = Sequence(request, frozenset(stops))
         if len(request.resume_ids) == request.max_tokens:
             self._ended.append(sequence)  # all was delivered, only the end was not
             return
@@ -143,16 +134,6 @@ class Engine:
     def running(self) -> tuple[str, ...]:
         """Ids of all requests in the engine, waiting ones included, in order of arrival."""
         return tuple(self._sequences)
-
-    @property
-    def free(self) -> Free:
-        """Slots and KV tokens left for further requests."""
-        waiting = self._scheduler.waiting
-        promised = sum(self._scheduler.blocks_for(sequence) for sequence in waiting)
-        return Free(
-            slots=max(0, self.config.max_batch - len(self._sequences)),
-            kv_tokens=max(0, self._allocator.free_blocks - promised) * self.config.block_size,
-        )
 
     @property
     def fingerprint(self) -> Fingerprint:

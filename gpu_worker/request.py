@@ -46,14 +46,13 @@ class Request:
 
     `resume_ids`: output tokens that an earlier attempt already delivered. They count as output and
     keep their positions, so sampling draws go on where they stopped.
-    `stop_ids` end the text beside the model's own end tokens, which `ignore_eos` turns off.
+    The model's own end tokens end the text unless `ignore_eos`.
     """
 
     id: str
     prompt_ids: tuple[int, ...]
     max_tokens: int
     sampling: SamplingParams = field(default_factory=SamplingParams)
-    stop_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     resume_ids: tuple[int, ...] = ()
 

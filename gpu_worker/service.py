@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Callable
 from typing import Final
 
 from nats.aio.msg import Msg
@@ -20,13 +21,17 @@ from gpu_worker.events import to_request
 from gpu_worker.outbox import Outbox
 from gpu_worker.roster import Held, Roster
 from gpu_worker.timekeeping import Identity
+from stages.runtime.loops import forever
 from stages.runtime.models.store import open_model
 from stages.runtime.stage import Context
 
 CREDIT_S: Final = 0.5
 INTERVAL_S: Final = 2.0
 LOAD_S: Final = 300.0
-FINISH_S: Final = 7.0  # running requests may finish this long when draining, then are cancelled
+# Draining ends before stages.runtime.stage.DRAIN_S, the supervisor kills soon after that: requests
+# may finish for FINISH_S, are then cancelled, and the step that runs may take STEP_S.
+FINISH_S: Final = 4.0
+STEP_S: Final = 4.5
 ENGINE_DIED: Final = 70  # exit status: the engine raised; the supervisor starts a new executor
 
 SWITCH_S: Final = 0.0005  # so that neither loop nor engine waits 5 ms for the interpreter
@@ -87,11 +92,7 @@ class ExecutorService:
     async def start(self) -> None:
         """Load the model in the engine's thread, then subscribe and announce credit."""
         loop = asyncio.get_running_loop()
-
-        def hand_over(report: StepReport) -> None:
-            if not loop.is_closed():  # else there is nobody left to tell
-                loop.call_soon_threadsafe(self._outbox.put, report)
-
+        hand_over = onto(loop, self._outbox.put)
         sys.setswitchinterval(SWITCH_S)
         self._engine = EngineThread(self._make_engine, hand_over, _exit_on_failure)
         self._engine.start()
@@ -102,27 +103,28 @@ class ExecutorService:
         await self._bus.serve(subjects.lease(self._me.executor), Lease, self._on_lease)
         await self._bus.serve(subjects.INVENTORY, InventoryCall, self._on_inventory)
         await self._bus.listen(subjects.CANCEL_ALL, self._on_cancel)
-        work = (self._outbox.run(), self._repeat_credit(), self._repeat_intervals())
+        work = (
+            forever("publishing", self._outbox.next_report, 0.0),
+            forever("credit", self._outbox.send_credit, CREDIT_S),
+            forever("intervals", self._store_interval, INTERVAL_S),
+        )
         self._tasks = [loop.create_task(each) for each in work]
 
     async def drain(self) -> None:
-        """Take no more leases, let requests finish for a while, book the last interval."""
+        """Take no more leases, let requests finish for a while, cancel the rest, book everything."""
         self._outbox.draining = True
-        await self._outbox.send_credit()
-        for patience_s in (FINISH_S, 1.5):
+        try:
+            await self._outbox.send_credit()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._emptied(), patience_s)
-            for held in self._roster.all():
-                self._cancel(held)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.to_thread(self._engine.stop, 1.0)
-        await self._outbox.store_interval(self._engine.intervals)
+                await asyncio.wait_for(self._emptied(), FINISH_S)
+        finally:
+            await self._end()
 
     def counters(self) -> dict[str, float]:
         """Since start."""
         return {
             **self._outbox.counts,
+            "usage_unstored": self._outbox.unstored,
             "leases": self._leases,
             "refused_leases": self._refused,
             "num_requests_running": len(self._roster),
@@ -145,6 +147,19 @@ class ExecutorService:
         engine = Engine(open_model(self._source), self._config)
         engine.warm_up()
         return engine
+
+    async def _end(self) -> None:
+        """Stop the engine; whether it heeds or not, all attempts and all time are booked."""
+        for held in self._roster.all():
+            self._cancel(held)
+        try:
+            await asyncio.to_thread(self._engine.stop, STEP_S)
+        except TimeoutError as error:
+            log.warning("%s; its requests are booked as they were before it", error)
+        finally:
+            await self._outbox.close(self._engine.intervals)
+            for task in self._tasks:
+                task.cancel()
 
     async def _emptied(self) -> None:
         self._outbox.empty.clear()
@@ -179,15 +194,22 @@ class ExecutorService:
         held.cancelled = True
         self._engine.cancel(held.engine_id)
 
-    async def _repeat_credit(self) -> None:
-        while True:
-            await self._outbox.send_credit()
-            await asyncio.sleep(CREDIT_S)
+    async def _store_interval(self) -> None:
+        self._outbox.store_interval(self._engine.intervals)
 
-    async def _repeat_intervals(self) -> None:
-        while True:
-            await self._outbox.store_interval(self._engine.intervals)
-            await asyncio.sleep(INTERVAL_S)
+
+def onto(
+    loop: asyncio.AbstractEventLoop, put: Callable[[StepReport], None]
+) -> Callable[[StepReport], None]:
+    """Hand reports from the engine's thread to `put` on the loop, while there is one."""
+
+    def hand_over(report: StepReport) -> None:
+        # A loop that closed has nobody left to tell. Asking first would not help: it may close
+        # between the question and the call, from the other thread.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(put, report)
+
+    return hand_over
 
 
 def _exit_on_failure(error: BaseException | None) -> None:

@@ -2,10 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
+from contracts import subjects
+from contracts.usage import USAGE_EVENT
 from gpu_worker.engine import Engine
 from gpu_worker.output import StepOutput
 from gpu_worker.request import Request
+from stages.runtime.bus import Bus
 
 
 def drain(engine: Engine, limit: int = 10_000) -> list[StepOutput]:
@@ -38,3 +42,13 @@ def run(engine: Engine, *requests: Request, stagger: int = 0) -> dict[str, list[
         for _ in range(stagger):
             outputs += engine.step()
     return tokens_of(outputs + drain(engine))
+
+
+async def usage_events(bus: Bus) -> list[Any]:
+    """All usage events stored so far."""
+    info = await bus.js.stream_info(subjects.USAGE_STREAM)
+    found = []
+    for seq in range(info.state.first_seq, info.state.last_seq + 1):
+        message = await bus.js.get_msg(subjects.USAGE_STREAM, seq)
+        found.append(USAGE_EVENT.validate_json(message.data or b""))
+    return found

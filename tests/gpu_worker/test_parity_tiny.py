@@ -1,6 +1,7 @@
 """Greedy output on tiny random safetensors models equals transformers in fp32."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,8 +51,10 @@ def test_an_end_token_stops_generation_and_is_not_delivered(tmp_path: Path) -> N
     model = write_tiny(tmp_path, tied=False)
     expected = reference(model, [5, 6, 7], 20)
     stop = expected[8]
-    engine = Engine(open_model(str(tmp_path)), TINY)
-    request = Request("a", (5, 6, 7), 20, stop_ids=frozenset({stop}), ignore_eos=True)
+    spec = open_model(str(tmp_path))
+    spec = replace(spec, config=replace(spec.config, eos_ids=(stop,)))
+    engine = Engine(spec, TINY)
+    request = Request("a", (5, 6, 7), 20)
     outputs = list(engine.stream(request))
     assert [t for o in outputs for t in o.token_ids] == expected[: expected.index(stop)]
     assert outputs[-1].finish == "stop"

@@ -1,9 +1,12 @@
 """The executor on a real bus: leases in; frames, attempts, credit and intervals out."""
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -19,15 +22,21 @@ from contracts.frames import (
 )
 from contracts.internal import CancelNotice, Inventory, InventoryCall, Lease
 from contracts.topology import Topology
-from contracts.usage import USAGE_EVENT, AttemptEvent, IntervalEvent
-from gpu_worker.service import ExecutorService
+from contracts.usage import AttemptEvent, IntervalEvent
+from gpu_worker import service as service_module
+from gpu_worker.driver import Intervals, StepReport
+from gpu_worker.engine import Engine
+from gpu_worker.output import StepOutput
+from gpu_worker.service import ExecutorService, onto
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
 from stages.runtime.launch import BusAddress, Launch
 from stages.runtime.stage import Context
 from stages.runtime.streams import ensure_streams
 from tests.gpu_worker.conftest import write_tiny
+from tests.gpu_worker.helpers import usage_events
 from tests.gpu_worker.test_roster import lease as make_lease
+from tests.support.nats import flushed
 
 ME = "small-0-test"
 
@@ -40,8 +49,8 @@ class Watch:
         self.credits: list[Credit] = []
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait at most 10 s."""
-        async with asyncio.timeout(10):
+        """Wait at most 30 s."""
+        async with asyncio.timeout(30):
             while not condition():
                 await asyncio.sleep(0.005)
 
@@ -83,7 +92,7 @@ async def service(
     executor_bus = await Bus.connect(bus_address, ME)
     executor = ExecutorService(Context(launch, executor_bus, topology(tmp_path / "tiny"), 1))
     await executor.start()
-    await executor_bus.flush()
+    await flushed(executor_bus)
     yield executor
     await executor.drain()
     await executor_bus.settle(2.0)
@@ -101,7 +110,20 @@ async def watch(bus: Bus) -> Watch:
     await bus.listen(
         subjects.credit("small"), lambda msg: seen.credits.append(CREDIT_DECODER.decode(msg.data))
     )
+    await flushed(bus)
     return seen
+
+
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step takes 10 ms or more, so that requests run long enough to be met."""
+    stepping = Engine.step
+
+    def step(engine: Engine) -> list[StepOutput]:
+        time.sleep(0.01)
+        return stepping(engine)
+
+    monkeypatch.setattr(Engine, "step", step)
 
 
 async def give(bus: Bus, lease: Lease) -> LeaseReply:
@@ -110,20 +132,10 @@ async def give(bus: Bus, lease: Lease) -> LeaseReply:
 
 
 def endless(request_id: str, **more: Any) -> Lease:
-    """A request that runs for 200 tokens."""
+    """A request that runs for 200 tokens: 2 s with slow steps."""
     lease = make_lease(request_id, tokens=8)
     work = lease.work.model_copy(update={"max_tokens": 200, "ignore_eos": True, **more})
     return lease.model_copy(update={"work": work})
-
-
-async def usage_events(bus: Bus) -> list[Any]:
-    """All usage events stored so far."""
-    info = await bus.js.stream_info(subjects.USAGE_STREAM)
-    found = []
-    for seq in range(info.state.first_seq, info.state.last_seq + 1):
-        message = await bus.js.get_msg(subjects.USAGE_STREAM, seq)
-        found.append(USAGE_EVENT.validate_json(message.data or b""))
-    return found
 
 
 async def test_a_lease_becomes_contiguous_tokens_one_attempt_and_free_credit(
@@ -149,6 +161,7 @@ async def test_a_lease_becomes_contiguous_tokens_one_attempt_and_free_credit(
     assert attempt.accelerator_s == pytest.approx(busy / 1e3, abs=1e-6)
 
 
+@pytest.mark.usefixtures("slow_steps")
 async def test_a_cancel_frees_the_slot_and_ends_in_an_attempt(
     bus: Bus, watch: Watch, service: ExecutorService
 ) -> None:
@@ -162,6 +175,17 @@ async def test_a_cancel_frees_the_slot_and_ends_in_an_attempt(
     assert [(a.finish, a.completion_tokens < 200) for a in attempts] == [("cancelled", True)]
 
 
+async def test_a_notice_about_another_attempt_stops_nothing(
+    bus: Bus, watch: Watch, service: ExecutorService
+) -> None:
+    await give(bus, endless("a"))
+    await watch.until(lambda: len(watch.items) > 2)
+    other = CancelNotice(request_id="a", reason=FinishReason.CANCELLED, attempt=7)
+    await bus.publish(subjects.cancel("a"), other)
+    await watch.until(lambda: watch.finish("a") == "length")
+
+
+@pytest.mark.usefixtures("slow_steps")
 async def test_a_newer_attempt_replaces_the_older_and_resumes_where_it_is_told(
     bus: Bus, watch: Watch, service: ExecutorService
 ) -> None:
@@ -178,9 +202,11 @@ async def test_a_newer_attempt_replaces_the_older_and_resumes_where_it_is_told(
     assert sum(len(item.ids) for item in second) == 200 - len(emitted)
 
 
+@pytest.mark.usefixtures("slow_steps")
 async def test_no_more_leases_than_credit_and_none_while_draining(
-    bus: Bus, watch: Watch, service: ExecutorService
+    bus: Bus, watch: Watch, service: ExecutorService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(service_module, "FINISH_S", 30.0)
     replies = [await give(bus, endless(name)) for name in "abc"]
     assert [reply.accepted for reply in replies] == [True, True, False]
     inventory = await bus.request(subjects.INVENTORY, InventoryCall(), Inventory, 5.0)
@@ -191,3 +217,81 @@ async def test_no_more_leases_than_credit_and_none_while_draining(
     assert (reply.accepted, reply.reason) == (False, "draining")
     await draining
     assert {watch.finish("a"), watch.finish("b")} == {"length"}
+
+
+@pytest.mark.usefixtures("slow_steps")
+async def test_what_cannot_finish_while_draining_ends_in_an_attempt_with_all_it_took(
+    bus: Bus, watch: Watch, service: ExecutorService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "FINISH_S", 0.0)
+    await give(bus, endless("a"))
+    await watch.until(lambda: len(watch.items) > 2)
+    await service.drain()
+    events = await usage_events(bus)
+    [attempt] = [event for event in events if isinstance(event, AttemptEvent)]
+    assert attempt.finish == "cancelled"
+    busy = sum(event.busy_ms for event in events if isinstance(event, IntervalEvent))
+    assert attempt.accelerator_s == pytest.approx(busy / 1e3, abs=1e-6)
+    assert watch.finish("a") is None  # the session goes on elsewhere
+
+
+async def test_a_step_that_outlasts_the_drain_loses_neither_attempt_nor_interval(
+    bus: Bus, watch: Watch, service: ExecutorService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, freed, stepping = count(), threading.Event(), Engine.step
+
+    def step(engine: Engine) -> list[StepOutput]:
+        if next(steps) == 5:
+            freed.wait(60)
+        return stepping(engine)
+
+    monkeypatch.setattr(Engine, "step", step)
+    monkeypatch.setattr(service_module, "FINISH_S", 0.0)
+    monkeypatch.setattr(service_module, "STEP_S", 0.1)
+    await give(bus, endless("a"))
+    await watch.until(lambda: len(watch.items) == 5)
+    try:
+        await service.drain()
+        events = await usage_events(bus)
+    finally:
+        freed.set()
+        await asyncio.to_thread(service._engine.stop, 30)
+    [attempt] = [event for event in events if isinstance(event, AttemptEvent)]
+    assert (attempt.finish, attempt.completion_tokens) == ("cancelled", 5)
+    intervals = [event for event in events if isinstance(event, IntervalEvent)]
+    assert f"{intervals[-1].end_ms:.3f}" == service.detail()["interval_end_ms"]
+    assert sum(event.busy_ms for event in intervals) >= attempt.accelerator_s * 1e3 - 1e-3
+
+
+async def test_credit_and_intervals_go_on_after_an_error(
+    bus: Bus, watch: Watch, service: ExecutorService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[str] = []
+
+    def fail(name: str) -> None:
+        failed.append(name)
+        raise RuntimeError(name)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(service._outbox, "credit", lambda: fail("credit"))
+        broken.setattr(service._outbox._time, "report", lambda *_, **__: fail("interval"))
+        await watch.until(lambda: {"credit", "interval"} <= set(failed))
+    heard = len(watch.credits)
+    await watch.until(lambda: len(watch.credits) > heard)
+    before = service.detail()["interval_end_ms"]
+    await watch.until(lambda: service.detail()["interval_end_ms"] != before)
+
+
+def test_a_report_for_a_loop_that_has_closed_harms_nobody() -> None:
+    class Closing(asyncio.AbstractEventLoop):
+        """Closes between the question and the call."""
+
+        def is_closed(self) -> bool:
+            return False
+
+        def call_soon_threadsafe(self, *_: object, **__: object) -> Any:
+            raise RuntimeError("Event loop is closed")
+
+    onto(cast("asyncio.AbstractEventLoop", Closing()), lambda _: None)(
+        StepReport((), (), 0.0, 0.0, Intervals())
+    )
