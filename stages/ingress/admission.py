@@ -1,6 +1,9 @@
 """Asking routing and queueing to take a request, and what an unclear answer means."""
 
+import logging
 from typing import Final
+
+import nats.errors
 
 from contracts import subjects
 from contracts.client import FinishReason
@@ -12,6 +15,8 @@ from stages.runtime.clock import now_ms
 ADMIT_S: Final = 5.0
 GRACE_S: Final = 0.5  # queueing itself answers a request whose deadline has come
 RETRY_S: Final = 1.0
+
+log = logging.getLogger("headrace.ingress")
 
 
 class Admission:
@@ -32,7 +37,7 @@ class Admission:
         except HeadraceError as error:
             if error.info.code is not ErrorCode.DEADLINE_EXCEEDED:
                 raise
-            await self._forget(work.request_id)
+            await self.forget(work.request_id)
             if now_ms() >= work.deadline_ms:
                 raise HeadraceError(
                     ErrorCode.DEADLINE_EXCEEDED, "the deadline passed before admission"
@@ -43,9 +48,13 @@ class Admission:
                 retry_after_s=RETRY_S,
             ) from error
 
-    async def _forget(self, request_id: str) -> None:
+    async def forget(self, request_id: str) -> None:
+        """Should it be stored, now or later: nobody waits for it."""
         notice = CancelNotice(request_id=request_id, reason=FinishReason.ERROR, orphan=True)
-        await self._bus.publish(subjects.cancel(request_id), notice)
+        try:
+            await self._bus.publish(subjects.cancel(request_id), notice)
+        except (OSError, nats.errors.Error) as error:
+            log.warning("no notice about %s: %r", request_id, error)
 
 
 def settled(request_id: str, admitted: bytes) -> bytes:

@@ -7,9 +7,10 @@ import time
 from collections import Counter
 from typing import Final
 
+import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from contracts import subjects
 from contracts.client import CancelReply, Refused
@@ -19,6 +20,7 @@ from contracts.internal import (
     CancelSession,
     ClientCall,
     Done,
+    DropSession,
     OpenSession,
     Settled,
     SettleSession,
@@ -146,8 +148,7 @@ class IngressService:
             answer = Refused(request_id=call.request_id, error=self._refused(error))
         except Exception:
             log.exception("call %s failed", call.request_id)
-            info = ErrorInfo(code=ErrorCode.INTERNAL, message="ingress failed; see its log")
-            answer = Refused(request_id=call.request_id, error=info)
+            answer = Refused(request_id=call.request_id, error=self._refused(_failed()))
         if answer is not None:
             await self._bus.publish(msg.reply, answer)
 
@@ -171,20 +172,29 @@ class IngressService:
         )
         for _ in range(OPEN_TRIES):
             egress = self._egresses.pick(time.monotonic())
-            try:
-                if (await self._bus.request(subjects.session(egress), call, Done, OPEN_S)).ok:
-                    return egress
-            except HeadraceError as error:
-                log.warning("egress %s opens no session: %s", egress, error)
+            if await self._open_at(egress, call):
+                return egress
             self._egresses.drop(egress)
+            # Only its answer may be missing: the session must not live on beside another one.
+            await self._tell(egress, DropSession(request_id=work.request_id))
         raise HeadraceError(
             ErrorCode.NO_CAPACITY,
             "no egress process opens a session; call again in 1 s",
             retry_after_s=1.0,
         )
 
+    async def _open_at(self, egress: str, call: OpenSession) -> bool:
+        """Whether it holds the session. Raises invalid_request for an inbox it does not take."""
+        try:
+            return (await self._bus.request(subjects.session(egress), call, Done, OPEN_S)).ok
+        except (HeadraceError, ValidationError, OSError, nats.errors.Error) as error:
+            if isinstance(error, HeadraceError) and error.info.code is ErrorCode.INVALID_REQUEST:
+                raise
+            log.warning("egress %s opens no session: %r", egress, error)
+            return False
+
     async def _settle(self, work: Work) -> None:
-        """Tell the egress how admission went; it tells the client."""
+        """Tell the egress how admission went; it alone tells the client, whatever goes wrong here."""
         message: BaseModel | bytes
         try:
             admitted = await self._admission.ask(work)
@@ -193,7 +203,19 @@ class IngressService:
         except HeadraceError as error:
             outcome = Settled(request_id=work.request_id, error=self._refused(error))
             message = SettleSession(settled=outcome)
-        await self._bus.publish(subjects.session(work.egress), message)
+        except Exception:
+            log.exception("call %s failed", work.request_id)
+            await self._admission.forget(work.request_id)
+            outcome = Settled(request_id=work.request_id, error=self._refused(_failed()))
+            message = SettleSession(settled=outcome)
+        await self._tell(work.egress, message)
+
+    async def _tell(self, egress: str, message: BaseModel | bytes) -> None:
+        """Without waiting. What does not reach a session in 10 s, the egress does without."""
+        try:
+            await self._bus.publish(subjects.session(egress), message)
+        except (OSError, nats.errors.Error) as error:
+            log.warning("nothing goes to egress %s: %r", egress, error)
 
     # Calls that are answered at once
 
@@ -216,6 +238,10 @@ class IngressService:
             return (await self._bus.request(subjects.session(egress), session, Done, CANCEL_S)).ok
         except HeadraceError:
             return False
+
+
+def _failed() -> HeadraceError:
+    return HeadraceError(ErrorCode.INTERNAL, "ingress failed; see its log")
 
 
 def is_inbox(reply: str, tenant: str) -> bool:

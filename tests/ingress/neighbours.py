@@ -20,6 +20,7 @@ from contracts.internal import (
     CancelSession,
     ClientCall,
     Done,
+    DropSession,
     OpenSession,
     Settled,
     SettleSession,
@@ -51,8 +52,10 @@ def door_call(body: Any, verb: Any = "generate", **changes: Any) -> ClientCall:
 class Neighbours:
     """Egress e and the queue of pool p, scripted."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
+    def __init__(self, bus: Bus, egress: str = "e") -> None:
+        self._bus, self.egress = bus, egress
+        self.dropped: asyncio.Queue[str] = asyncio.Queue()
+        self.mute = False  # opens the session, but its answer is lost
         self.opened: list[OpenSession] = []
         self.settled: asyncio.Queue[Settled] = asyncio.Queue()
         self.admitted: list[Work] = []
@@ -63,25 +66,38 @@ class Neighbours:
         self.silent = False
 
     async def start(self) -> None:
-        await self._bus.serve(subjects.session("e"), SESSION_CALL, self._on_session)
+        await self.hold_sessions()
         for pool in ("p", "q"):
             await self._bus.serve(subjects.admit(pool), Work, self._on_admit)
         await self._bus.listen(subjects.CANCEL_ALL, self._on_notice)
         await flushed(self._bus)
 
-    async def beat(self) -> None:
+    async def hold_sessions(self) -> None:
+        """As an egress; alive as long as the test."""
+        subject = subjects.session(self.egress)
+        await self._bus.serve(subject, SESSION_CALL, self._on_session)
+        await self._beat()
+        self._bus.spawn(self._beats())
+
+    async def _beats(self) -> None:
+        while not self._bus.client.is_closed:
+            await self._beat()
+            await asyncio.sleep(0.3)
+
+    async def _beat(self) -> None:
         beat = Beat(
-            stage="egress", instance="e", incarnation="e", pid=1, generation=1, ready=True,
-            spawned_ms=0, sent_ms=now_ms(),
+            stage="egress", instance=self.egress, incarnation=self.egress, pid=1, generation=1,
+            ready=True, spawned_ms=0, sent_ms=now_ms(),
         )  # fmt: skip
-        await self._bus.publish(subjects.beat("egress", "e"), beat)
-        await flushed(self._bus)
+        await self._bus.publish(subjects.beat("egress", self.egress), beat)
 
     async def _on_session(self, call: BaseModel, _: Msg) -> BaseModel | None:
         match call:
             case OpenSession():
                 self.opened.append(call)
-                return Done(ok=self.opens)
+                return None if self.mute else Done(ok=self.opens)
+            case DropSession():
+                self.dropped.put_nowait(call.request_id)
             case SettleSession():
                 self.settled.put_nowait(call.settled)
             case CancelSession():
@@ -119,8 +135,7 @@ async def ingress(
     await routing.start()
     await service.start()
     await flushed(bus)
-    await neighbours.beat()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         while service.detail()["egresses"] != "e":
             await asyncio.sleep(0.01)
     yield service
