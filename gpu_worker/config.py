@@ -3,7 +3,17 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from contracts.topology import KV_BLOCK
+
 WeightMode = Literal["auto", "fp32", "fp16"]
+
+
+Device = Literal["cpu"]  # what this engine computes on today
+
+
+def device_for(wanted: Literal["auto", "cpu"]) -> Device:
+    """The device that `pools.device` means here; `auto` is the best that is supported."""
+    return "cpu" if wanted == "auto" else wanted
 
 
 class ConfigError(ValueError):
@@ -24,7 +34,7 @@ class EngineConfig:
 
     threads: int = 2
     kv_tokens: int = 65536
-    block_size: int = 64
+    block_size: int = KV_BLOCK
     max_batch: int = 16
     step_tokens: int = 1024
     prefill_chunk: int = 512

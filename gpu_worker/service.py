@@ -14,7 +14,7 @@ from contracts import subjects
 from contracts.frames import FRAME_ENCODER, LeaseReply
 from contracts.internal import CancelNotice, Inventory, InventoryCall, Lease
 from contracts.usage import Price
-from gpu_worker.config import EngineConfig
+from gpu_worker.config import EngineConfig, device_for
 from gpu_worker.driver import EngineThread, StepReport
 from gpu_worker.engine import Engine
 from gpu_worker.events import to_request
@@ -64,7 +64,7 @@ def identity(context: Context, pool_name: str) -> Identity:
         pool=pool_name,
         model=pool.model,
         zone=pool.zone,
-        device="cpu",
+        device=device_for(pool.device),
         generation=context.generation,
         price=Price(
             accelerator_hour=pool.price.accelerator_hour, currency=context.topology.currency

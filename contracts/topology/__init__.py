@@ -2,6 +2,7 @@
 
 from contracts.topology.document import Problem, Topology
 from contracts.topology.sections import (
+    KV_BLOCK,
     BusSection,
     EgressSection,
     ExecutorRange,
@@ -17,6 +18,7 @@ from contracts.topology.sections import (
 )
 
 __all__ = [
+    "KV_BLOCK",
     "BusSection",
     "EgressSection",
     "ExecutorRange",

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from contracts.topology.sections import (
+    KV_BLOCK,
     BusSection,
     ModelSection,
     Name,
@@ -19,7 +20,6 @@ from contracts.topology.sections import (
 )
 
 Path = tuple[str | int, ...]
-PREFILL_TILE = 64  # tokens; a step must hold one tile beside a decode row for each slot
 
 # Executors are named <pool>-<number>; their names must differ from those of stages and stay names.
 STAGES = frozenset({"control", "ingress", "routing", "queueing", "egress", "metering"})
@@ -89,17 +89,20 @@ class Topology(Section):
                 )
             if sorted(set(pool.buckets)) != pool.buckets:
                 yield Problem((*here, "buckets"), "write bounds in rising order, each once")
-            if pool.step_tokens < pool.slots + PREFILL_TILE:
+            if pool.step_tokens < pool.slots + KV_BLOCK:
                 yield Problem(
                     (*here, "step_tokens"),
                     f"{pool.step_tokens} tokens a step leave no room for prefill beside "
-                    f"{pool.slots} slots; write {pool.slots + PREFILL_TILE} or more",
+                    f"{pool.slots} slots; write {pool.slots + KV_BLOCK} or more",
                 )
             context = self.models[pool.model].context if pool.model in self.models else None
-            if context is not None and pool.kv_tokens < context:
+            usable = pool.kv_tokens // KV_BLOCK * KV_BLOCK
+            if context is not None and usable < context:
                 yield Problem(
                     (*here, "kv_tokens"),
-                    f"{pool.kv_tokens} tokens cannot hold the model's context of {context}",
+                    f"{pool.kv_tokens} tokens ({usable} in whole blocks of {KV_BLOCK}) cannot hold "
+                    f"the model's context of {context}; write "
+                    f"{-(-context // KV_BLOCK) * KV_BLOCK} or more",
                 )
 
     def _route_problems(self) -> Iterator[Problem]:

@@ -1,11 +1,15 @@
 """One class per section of topology.yaml. The reference page is generated from these fields."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from contracts import subjects
 from contracts.client import Priority
+
+# Tokens in a KV block. Executors reserve whole blocks, and a step must hold one tile of prefill of
+# the same size beside a decode row for each slot.
+KV_BLOCK: Final = 64
 
 
 def unit(name: str) -> Any:
@@ -117,8 +121,8 @@ class PoolSection(Section):
     )
     kv_tokens: int = Field(
         65536,
-        ge=64,
-        description="KV cache of each executor",
+        ge=KV_BLOCK,
+        description=f"KV cache of each executor, used in whole blocks of {KV_BLOCK}",
         json_schema_extra=unit("tokens"),
     )
     step_tokens: int = Field(

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from contracts.frames import Credit
+from contracts.topology import KV_BLOCK
 from stages.queueing.ledger import Entry, State
 
 SILENT_S: Final = 3.0
 MISSING_S: Final = 2.0  # long enough for the receipt of a request that has just ended
-KV_BLOCK: Final = 64  # tokens; executors reserve whole KV blocks, of this size or a divisor of it
 
 
 def reserved(tokens: int) -> int:

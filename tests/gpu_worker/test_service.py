@@ -27,7 +27,7 @@ from gpu_worker import service as service_module
 from gpu_worker.driver import Intervals, StepReport
 from gpu_worker.engine import Engine
 from gpu_worker.output import StepOutput
-from gpu_worker.service import ExecutorService, onto
+from gpu_worker.service import ExecutorService, identity, onto
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
 from stages.runtime.launch import BusAddress, Launch
@@ -295,3 +295,22 @@ def test_a_report_for_a_loop_that_has_closed_harms_nobody() -> None:
     onto(cast("asyncio.AbstractEventLoop", Closing()), lambda _: None)(
         StepReport((), (), 0.0, 0.0, Intervals())
     )
+
+
+def test_the_device_label_is_what_the_topology_resolves_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = BusAddress(url="", user="", password="")
+    launch = Launch(
+        stage="gpu_worker",
+        instance="small-0",
+        incarnation=ME,
+        bus=address,
+        state=tmp_path,
+        spawned_ms=0.0,
+        pool="small",
+    )
+    context = Context(launch, cast("Bus", None), topology(tmp_path), 1)
+    assert identity(context, "small").device == "cpu"
+    monkeypatch.setattr(service_module, "device_for", lambda wanted: f"best of {wanted}")
+    assert identity(context, "small").device == "best of auto"
