@@ -28,10 +28,15 @@ class Access:
     def tenant(self, key: str | None, named: str | None) -> str:
         """The key's tenant; `named` is the one the call names, None = whichever the key has.
 
-        Raises unauthenticated (no or unknown key) and permission_denied (another tenant's key).
+        Raises unauthenticated (no, overlong or unknown key) and permission_denied (another tenant's key).
         """
         if not key:
             raise HeadraceError(ErrorCode.UNAUTHENTICATED, f"no API key; {HOW}")
+        if len(key) > KEY_MAX:
+            raise HeadraceError(
+                ErrorCode.UNAUTHENTICATED,
+                f"the API key has {len(key)} characters, at most {KEY_MAX} are read; {HOW}",
+            )
         digest = hashlib.sha256(key.encode(errors="replace")).hexdigest()
         owner = self._tenant_of.get(digest)
         if owner is None:
@@ -52,5 +57,5 @@ def bearer_key(headers: Mapping[str, str] | None) -> str | None:
         if name.lower() == "authorization":
             scheme, _, key = value.strip().partition(" ")
             if scheme.lower() == SCHEME:
-                return key.strip()[:KEY_MAX] or None
+                return key.strip() or None
     return None

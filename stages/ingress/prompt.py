@@ -9,6 +9,7 @@ from contracts.errors import ErrorCode, HeadraceError
 from stages.runtime.models.errors import ModelError
 
 INLINE_CHARS: Final = 2_000  # 1.5 ms of tokenizing; longer prompts leave the event loop
+TURN_CHARS: Final = 20  # what the template's frame around one message costs, in characters of text
 PROBE_CHARS: Final = 8  # per token of context: a first look at a long prompt
 PROBE_SLACK: Final = 64  # tokens a cut may add at its end
 
@@ -105,9 +106,10 @@ def probe(text: str, limit: int, encode: Callable[[str], list[int]]) -> int | No
 
 
 def _size(request: GenerateRequest | ChatRequest) -> int:
+    """What tokenizing costs, in characters: thousands of empty messages are not free."""
     if isinstance(request, GenerateRequest):
         return len(request.prompt)
-    return sum(len(turn.content) for turn in request.messages)
+    return sum(len(turn.content) + TURN_CHARS for turn in request.messages)
 
 
 def _text(request: GenerateRequest | ChatRequest) -> str:

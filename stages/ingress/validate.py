@@ -1,6 +1,7 @@
 """Bytes to a typed request, or one clear error: which field, its value, what was expected, what to do."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -12,6 +13,8 @@ from contracts.errors import ErrorCode, HeadraceError
 
 METADATA_MAX: Final = 16 << 10  # bytes; it travels with every message about the request
 SHOWN: Final = 60  # characters of a value, or of a path, that an error repeats
+_SUBJECT: Final = re.compile(r"[A-Z][a-z]*( [a-z]+)? should ")
+_VALUE_ERROR: Final = "Value error, "
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
 
@@ -75,16 +78,21 @@ def _sentence(first: ErrorDetails, path: str | None, kind: type[BaseModel]) -> s
             return f"{path} is an unknown field; remove it or use one of: {known}"
     expected = _expected(first)
     if path is None:
-        return f"the body is {shown(first['input'])}; it should {expected}"
-    verb = "" if first["type"] == "value_error" else "should "
-    value = shown(first["input"])
-    return f"{path} is {value}: it {verb}{expected}{_meaning(first['loc'], kind)}; correct it"
+        return f"the body is {shown(first['input'])}; {expected}"
+    said = f"{path} is {shown(first['input'])}: {expected}"
+    match first["type"]:
+        case "value_error":  # our own words, with what to do
+            return said
+        case "enum":  # a list of all there is needs no meaning
+            return f"{said}; correct it"
+    return f"{said}{_meaning(first['loc'], kind)}; correct it"
 
 
 def _expected(first: ErrorDetails) -> str:
-    text = first["msg"].replace(" after validation", "")
-    for opening in ("Value error, ", "Input should ", "Value should "):
-        text = text.removeprefix(opening)
+    """What pydantic says, about "it": its sentences begin with a type ("String should have …")."""
+    text = _SUBJECT.sub("it should ", first["msg"].replace(" after validation", ""))
+    if text.startswith(_VALUE_ERROR):
+        text = "it " + text.removeprefix(_VALUE_ERROR)
     if isinstance(first["input"], str):  # a length behind a validator: pydantic says "item"
         text = text.replace(" item", " character")
     return text

@@ -1,14 +1,16 @@
 """One call's way to work, and every refusal on it."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from contracts.client import ChatRequest, Message
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.internal import Work
 from contracts.topology import Topology
 from stages.ingress.intake import Call, forwarded, traceparent
-from stages.ingress.prompt import INLINE_CHARS, answer_limit, probe
+from stages.ingress.prompt import INLINE_CHARS, PromptMaker, Turn, answer_limit, probe
 from stages.ingress.service import is_inbox
 from tests.ingress.support import NOW, Words, call, intake
 from tests.support.stages import OTHER_KEY, topology
@@ -138,6 +140,16 @@ def test_a_probe_never_condemns_what_may_fit() -> None:
 async def test_long_prompts_in_a_thread_give_the_same_ids() -> None:
     work = await take(call({"prompt": "x" * (INLINE_CHARS + 1)}))
     assert work.prompt_ids == [0]
+
+
+async def test_thousands_of_empty_messages_leave_the_event_loop_alone() -> None:
+    class Quick(Words):
+        def chat_ids(self, turns: Sequence[Turn]) -> list[int]:
+            raise AssertionError(f"{len(turns)} turns on the event loop")
+
+    maker = PromptMaker("m", 10_000, Quick(), Words())
+    turns = [Message(role="user", content="")] * 4096
+    assert len(await maker.ids(ChatRequest(messages=turns))) == 8192
 
 
 async def test_what_the_template_refuses_is_explained() -> None:

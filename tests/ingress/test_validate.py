@@ -42,9 +42,9 @@ def refused(body: Any, kind: type[BaseModel] = GenerateRequest) -> ErrorInfo:
         ({"seed": -5}, "seed", "greater than or equal to 0"),
         ({"colour": 1}, "colour", "colour is an unknown field; remove it or use one of: "),
         ({"prompt": 5}, "prompt", "prompt is 5: it should be a valid string"),
-        ({"prompt": ""}, "prompt", "at least 1 character"),
+        ({"prompt": ""}, "prompt", 'prompt is "": it should have at least 1 character (the text'),
         ({"prompt": "a\0b"}, "prompt", "must not contain NUL characters; remove them"),
-        ({"stop": ["x"] * 17}, "stop", "at most 16 items"),
+        ({"stop": ["x"] * 17}, "stop", "it should have at most 16 items, not 17"),
         ({"stop": ["x", ""]}, "stop.1", "at least 1 character"),
         ({"priority": "urgent"}, "priority", "'high', 'normal' or 'low'"),
         ({"metadata": {"a": 1}}, "metadata.a", "valid string"),
@@ -56,12 +56,13 @@ def test_each_mistake_is_named(change: dict[str, Any], field: str, says: str) ->
     info = refused({"prompt": "hi"} | change)
     assert info.field == field
     assert says in info.message
+    assert info.message.count("should") <= 1
 
 
 @pytest.mark.parametrize(
     ("messages", "field", "says"),
     [
-        ([], "messages", "at least 1 item"),
+        ([], "messages", "messages is []: it should have at least 1 item, not 0"),
         ("hi", "messages", "valid array"),
         ([{"role": "robot", "content": "x"}], "messages.0.role", "'system', 'user' or 'assistant'"),
         ([{"role": "user"}], "messages.0.content", "messages.0.content is missing"),
@@ -74,6 +75,7 @@ def test_each_mistake_in_messages_is_named(messages: Any, field: str, says: str)
     info = refused({"messages": messages}, ChatRequest)
     assert info.field == field
     assert says in info.message
+    assert info.message.count("should") <= 1
 
 
 def test_what_is_not_json_is_said_to_be_so() -> None:
