@@ -25,11 +25,6 @@ def create_views(connection: duckdb.DuckDBPyConnection) -> None:
         connection.execute((SQL / "views" / f"{name}.sql").read_text())
 
 
-def names() -> list[str]:
-    """The queries that `run` knows."""
-    return sorted(path.stem for path in (SQL / "queries").glob("*.sql"))
-
-
 @functools.cache
 def text(name: str) -> str:
     """The SQL of a named query. Raises `FileNotFoundError` for an unknown name."""

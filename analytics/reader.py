@@ -70,19 +70,31 @@ def answer(
 
     At most `max_rows` rows are returned; a query longer than `time_limit_s` is interrupted.
     """
+    with reading(connection, sql, time_limit_s) as statement:
+        result = connection.execute(statement)
+        columns = [column[0] for column in result.description]
+        rows = result.fetchmany(max_rows + 1)
+    return Answer(columns, rows[:max_rows], len(rows) > max_rows)
+
+
+@contextlib.contextmanager
+def reading(
+    connection: duckdb.DuckDBPyConnection, sql: str, time_limit_s: float
+) -> Iterator[duckdb.Statement]:
+    """The one reading statement in `sql`, to be run inside; errors become `QueryError`."""
     try:
         statement = _only_read(duckdb.extract_statements(sql))
-        with _interrupted_after(connection, time_limit_s):
-            result = connection.execute(statement)
-            columns = [column[0] for column in result.description]
-            rows = result.fetchmany(max_rows + 1)
-    except duckdb.InterruptException:
-        raise QueryError(
-            f"interrupted after {time_limit_s:g} s; narrow the query (WHERE, LIMIT)"
-        ) from None
+        with _interrupted_after(connection, time_limit_s) as interrupted:
+            try:
+                yield statement
+            except (duckdb.Error, QueryError):
+                if not interrupted.is_set():
+                    raise
+                raise QueryError(
+                    f"interrupted after {time_limit_s:g} s; narrow the query (WHERE, LIMIT)"
+                ) from None
     except duckdb.Error as error:
         raise QueryError(str(error).strip()) from None
-    return Answer(columns, rows[:max_rows], len(rows) > max_rows)
 
 
 def _only_read(statements: list[duckdb.Statement]) -> duckdb.Statement:
@@ -97,12 +109,20 @@ def _only_read(statements: list[duckdb.Statement]) -> duckdb.Statement:
 
 
 @contextlib.contextmanager
-def _interrupted_after(connection: duckdb.DuckDBPyConnection, seconds: float) -> Iterator[None]:
-    timer = threading.Timer(seconds, connection.interrupt)
+def _interrupted_after(
+    connection: duckdb.DuckDBPyConnection, seconds: float
+) -> Iterator[threading.Event]:
+    interrupted = threading.Event()
+
+    def interrupt() -> None:
+        interrupted.set()
+        connection.interrupt()
+
+    timer = threading.Timer(seconds, interrupt)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield interrupted
     finally:
         timer.cancel()
         timer.join()

@@ -8,7 +8,9 @@ import typer
 
 OK: Final = 0
 FAILED: Final = 1
+MISUSED: Final = 2
 NOT_RUNNING: Final = 3
+NO_DATA: Final = 3
 
 StateOption = Annotated[
     Path, typer.Option("--state", metavar="DIR", help="Folder for state, logs and the usage file.")

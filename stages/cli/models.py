@@ -1,6 +1,5 @@
 """`headrace models`: fetch, list and look at models."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from stages.cli.common import FAILED, JsonOption, print_json
 from stages.runtime.models.errors import ModelError
 from stages.runtime.models.gguf import read_gguf
 from stages.runtime.models.spec import ModelSpec
@@ -29,12 +29,11 @@ app = typer.Typer(
     "hf:OWNER/NAME[@REVISION][#FILE.gguf], a folder, or a .gguf file.",
     no_args_is_help=True,
 )
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Which model.")]
 
 
 @app.command("pull")
-def pull_command(model: Model = BUILT_IN, as_json: Json = False) -> None:
+def pull_command(model: Model = BUILT_IN, as_json: JsonOption = False) -> None:
     """Download MODEL into the cache. Resumes; does nothing when it is there.
 
     The cache is $HEADRACE_CACHE, else the user's cache folder. Exit code 1 when it cannot be had.
@@ -54,13 +53,13 @@ def pull_command(model: Model = BUILT_IN, as_json: Json = False) -> None:
 
 
 @app.command("list")
-def list_command(as_json: Json = False) -> None:
+def list_command(as_json: JsonOption = False) -> None:
     """List the models in the cache."""
     with _one_line_errors():
         stored = list_models()
     if as_json:
         rows = [{"model": m.source, "path": str(m.path), "bytes": m.size} for m in stored]
-        typer.echo(json.dumps(rows))
+        print_json(rows)
         return
     if not stored:
         typer.echo("No models yet. Fetch the built-in one: headrace models pull")
@@ -73,7 +72,7 @@ def list_command(as_json: Json = False) -> None:
 
 
 @app.command("show")
-def show_command(model: Model = BUILT_IN, as_json: Json = False) -> None:
+def show_command(model: Model = BUILT_IN, as_json: JsonOption = False) -> None:
     """Show dimensions, encodings, size and identity of MODEL, without network."""
     with _one_line_errors():
         spec = open_model(model)
@@ -117,7 +116,7 @@ def _license(spec: ModelSpec) -> str | None:
 def _print(spec: ModelSpec, as_json: bool, *, short: bool) -> None:
     facts = describe(spec)
     if as_json:
-        typer.echo(json.dumps(facts))
+        print_json(facts)
     elif short:
         size = _megabytes(int(str(facts["weight_bytes"])))
         typer.echo(f"{spec.name}: ready, {size}, digest {spec.digest[:12]}, {spec.source}")
@@ -163,4 +162,4 @@ def _one_line_errors() -> Iterator[None]:
         yield
     except ModelError as error:
         typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(1) from error
+        raise typer.Exit(FAILED) from error

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -24,18 +25,21 @@ def console() -> Console:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
     """A table whose cells are plain text: no markup, no terminal control characters."""
     rows = list(rows)
-    table = Table(title=title or None, title_justify="left")
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
     for index, name in enumerate(columns):
         numeric = any(isinstance(row[index], int | float | Decimal) for row in rows)
-        table.add_column(Text(shown(name)), justify="right" if numeric else "left")
+        justify: Literal["right", "left"] = "right" if numeric else "left"
+        table.add_column(Text(shown(name)), justify=justify, overflow="fold")  # cut nothing off
     for row in rows:
         table.add_row(*(Text(shown(value)) for value in row))
     console().print(table)
-
-
-def print_json(value: object) -> None:
-    """JSON that any parser takes: NaN becomes null, times become ISO 8601 (UTC)."""
-    print(json.dumps(plain(value), ensure_ascii=False, indent=1))
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -55,7 +59,7 @@ def objects(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[dict[
 
 
 def plain(value: Any) -> Any:
-    """A value made of JSON's own types."""
+    """A value made of JSON's own types: NaN becomes null, times ISO 8601 (UTC)."""
     match value:
         case None | bool() | int() | str():
             return value

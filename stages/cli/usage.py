@@ -17,22 +17,28 @@ from pydantic import ValidationError
 
 from analytics.costs import Costs, parse_age, window
 from analytics.costs import costs as read_costs
+from analytics.queries import Row
 from analytics.reader import TIME_LIMIT_S, NoDataError, QueryError, answer, open_snapshot
 from contracts import subjects
 from contracts.errors import HeadraceError
 from contracts.internal import SnapshotCall, SnapshotReply
-from stages.cli.rows import money, objects, print_csv, print_json, print_table
+from stages.cli.common import (
+    FAILED,
+    MISUSED,
+    NO_DATA,
+    STATE,
+    JsonOption,
+    StateOption,
+    print_json,
+)
+from stages.cli.rows import console, money, objects, plain, print_csv, print_table
 from stages.runtime.bus import Bus
 from stages.runtime.launch import BusAddress
 
-FAILED: Final = 1
-MISUSED: Final = 2
-NO_DATA: Final = 3
+WIDE_ENOUGH: Final = 104  # columns; on a narrower terminal the costs show less
 ASK_S: Final = 6.0
 CONNECT_S: Final = 2.0
 
-State = Annotated[Path, typer.Option("--state", help="The pipeline's state folder.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Csv = Annotated[bool, typer.Option("--csv", help="Print CSV, for spreadsheets.")]
 
 
@@ -49,8 +55,8 @@ def sql(
     query: Annotated[
         str | None, typer.Argument(metavar="SQL", help="One SELECT (DuckDB's dialect).")
     ] = None,
-    state: State = Path(".headrace"),
-    as_json: Json = False,
+    state: StateOption = STATE,
+    as_json: JsonOption = False,
     as_csv: Csv = False,
     file: Annotated[
         Path | None, typer.Option("--file", help="Read the SQL from a file; - is standard input.")
@@ -58,24 +64,34 @@ def sql(
     max_rows: Annotated[
         int, typer.Option("--max-rows", min=1, max=10_000_000, help="Print at most so many rows.")
     ] = 1000,
+    parquet: Annotated[
+        Path | None,
+        typer.Option("--parquet", metavar="FILE", help="Write all rows to FILE, print none."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it is there.")] = False,
 ) -> None:
     """Ask the usage database. Try: headrace sql "FROM requests", or "SHOW TABLES".
 
     While the pipeline runs, the answer holds everything metered so far; else the last snapshot.
-    Files and settings are out of reach, 1 GB and 30 s are the limits. Exit codes: 1 the query
+    Files and settings are out of reach of SQL, 1 GB and 30 s are the limits. Exit codes: 1 the query
     failed, 2 wrong usage, 3 no data yet.
     """
-    _one_format(as_json, as_csv)
+    _one_format(as_json, as_csv, parquet is not None)
     text = _sql_text(query, file)
+    if parquet is not None and parquet.exists() and not force:
+        raise _exit(f"{parquet} is there already; --force replaces it", MISUSED)
     try:
         with open_snapshot(_snapshot(state)) as connection:
+            if parquet is not None:
+                _export(connection, text, parquet)
+                return
             found = answer(connection, text, max_rows, TIME_LIMIT_S)
     except NoDataError as error:
         raise _exit(str(error), NO_DATA) from None
     except QueryError as error:
         raise _exit(str(error), FAILED) from None
     if as_json:
-        print_json(objects(found.columns, found.rows))
+        print_json(plain(objects(found.columns, found.rows)))
     elif as_csv:
         print_csv(found.columns, found.rows)
     else:
@@ -89,15 +105,15 @@ def costs(
     since: Annotated[
         str | None, typer.Option("--since", metavar="AGE", help="Only the last 30m, 24h, 7d, …")
     ] = None,
-    state: State = Path(".headrace"),
-    as_json: Json = False,
+    state: StateOption = STATE,
+    as_json: JsonOption = False,
     as_csv: Csv = False,
 ) -> None:
     """What the requests cost, and the whole bill: busy, overhead and idle time.
 
     Exit codes: 1 the snapshot cannot be read, 2 wrong usage, 3 no data yet.
     """
-    _one_format(as_json, as_csv)
+    _one_format(as_json, as_csv, False)
     try:
         start = window(parse_age(since)) if since else None
     except ValueError as error:
@@ -110,7 +126,9 @@ def costs(
     except (QueryError, duckdb.Error) as error:
         raise _exit(str(error), FAILED) from None
     if as_json:
-        print_json({"by": by.value, "since": start, "rows": report.rows, "bill": report.bill})
+        print_json(
+            plain({"by": by.value, "since": start, "rows": report.rows, "bill": report.bill})
+        )
     elif as_csv:
         names = list(report.rows[0]) if report.rows else ["name"]
         print_csv(names, [list(row.values()) for row in report.rows])
@@ -123,40 +141,55 @@ def _print_costs(report: Costs) -> None:
     columns = {
         "name": report.dimension,
         "requests": "requests",
-        "prompt_tokens": "prompt",
-        "cached_tokens": "cached",
-        "completion_tokens": "completion",
-        "accelerator_s": "accelerator s",
+        "prompt_tokens": "prompt\ntokens",
+        "cached_tokens": "of them\ncached",
+        "completion_tokens": "compl.\ntokens",
+        "accelerator_s": "accel.\nseconds",
         "amount": "amount",
-        "per_1k_prompt": "per 1k prompt",
-        "per_1k_completion": "per 1k completion",
-        "per_1k_tokens": "per 1k tokens",
+        "per_1k_prompt": "per 1k\nprompt",
+        "per_1k_completion": "per 1k\ncompl.",
+        "per_1k_tokens": "per 1k\ntokens",
     }
-    rows = [[_cell(row, name) for name in columns] for row in report.rows]
+    currencies = {str(row["currency"]) for row in report.rows}
+    mixed = len(currencies) > 1
+    if not mixed and currencies:
+        columns["amount"] = f"amount\n{currencies.pop()}"
+    narrow = console().width < WIDE_ENOUGH
+    if narrow or not any(row["cached_tokens"] for row in report.rows):
+        del columns["cached_tokens"]
+    if narrow:
+        del columns["accelerator_s"]
+    rows = [[_cell(row, name, mixed) for name in columns] for row in report.rows]
     print_table(list(columns.values()), rows, f"Requests by {report.dimension}, {age}")
+    typer.echo()
+    _print_bill(report.bill, "\n" if narrow else " ")
+
+
+def _print_bill(bill: list[Row], gap: str) -> None:
+    """`gap` stands between an amount and its share of the time."""
     parts = ("busy", "overhead", "idle")
-    bill = [
+    rows = [
         [
             row["pool"] or "all pools",
             *(
-                f"{money(row[f'{part}_amount'])} ({row[f'{part}_share'] or 0:.1%})"
+                f"{money(row[f'{part}_amount'])}{gap}({row[f'{part}_share'] or 0:.1%})"
                 for part in parts
             ),
             f"{money(row['amount'])} {row['currency']}",
             money(row["per_1k_tokens"]),
         ]
-        for row in report.bill
+        for row in bill
     ]
-    heads = ["pool", *parts, "bill", "per 1k tokens, all in"]
-    print_table(heads, bill, "The bill = busy + overhead + idle (share of time)")
+    heads = ["pool", *parts, "bill", "per 1k tokens,\nall in"]
+    print_table(heads, rows, "The bill = busy + overhead + idle (share of time)")
 
 
-def _cell(row: Mapping[str, Any], name: str) -> Any:
-    if name == "amount":
+def _cell(row: Mapping[str, Any], name: str, with_currency: bool) -> Any:
+    if name == "amount" and with_currency:
         return f"{money(row[name])} {row['currency']}"
     if name == "accelerator_s":
         return f"{row[name]:,.3f}"
-    return money(row[name]) if name.startswith("per_1k") else row[name]
+    return money(row[name]) if name == "amount" or name.startswith("per_1k") else row[name]
 
 
 def _sql_text(query: str | None, file: Path | None) -> str:
@@ -171,9 +204,19 @@ def _sql_text(query: str | None, file: Path | None) -> str:
         raise _exit(f"cannot read {file}: {error}", MISUSED) from None
 
 
-def _one_format(as_json: bool, as_csv: bool) -> None:
-    if as_json and as_csv:
-        raise _exit("choose one of --json and --csv", MISUSED)
+def _one_format(*chosen: bool) -> None:
+    if sum(chosen) > 1:
+        raise _exit("choose one of --json, --csv and (for sql) --parquet", MISUSED)
+
+
+def _export(connection: duckdb.DuckDBPyConnection, text: str, path: Path) -> None:
+    from analytics.export import export_parquet  # imports polars, which only this should pay for
+
+    try:
+        count = export_parquet(connection, text, path, TIME_LIMIT_S)
+    except OSError as error:
+        raise _exit(f"cannot write {path}: {error.strerror or error}", FAILED) from None
+    _note(f"{count} rows are in {path}")
 
 
 def _snapshot(state: Path) -> Path:

@@ -8,14 +8,16 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+import polars
 import pytest
 import typer
 from click.testing import Result
+from rich.console import Console
 from typer.testing import CliRunner
 
 from contracts.usage import UsageEvent
-from stages.cli import usage
-from stages.cli.rows import plain
+from stages.cli import rows, usage
+from stages.cli.rows import money, plain
 from stages.metering.events import Received
 from stages.metering.schema import open_database
 from stages.metering.service import MeteringService
@@ -24,7 +26,15 @@ from stages.metering.writer import Writer
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
 from stages.runtime.launch import BusAddress, write_private
-from tests.metering.support import attempt, context, interval, make_stream, publish, receipt
+from tests.metering.support import (
+    attempt,
+    context,
+    interval,
+    make_stream,
+    publish,
+    receipt,
+    traffic,
+)
 
 DOCS = Path(__file__).parents[2] / "docs" / "costs.md"
 
@@ -118,6 +128,9 @@ def test_json_keeps_columns_of_one_name_apart_and_has_no_nan(state: Path) -> Non
         (["sql", "SELECT 1", "--file", "q.sql"], 2, "write the SQL as one argument"),
         (["sql", "--file", "/does/not/exist.sql"], 2, "cannot read"),
         (["sql", "SELECT 1", "--json", "--csv"], 2, "choose one"),
+        (["sql", "SELECT 1", "--json", "--parquet", "out.parquet"], 2, "choose one"),
+        (["sql", "SELECT 1", "--parquet", "/does/not/exist/out.parquet"], 1, "cannot write"),
+        (["sql", "SELECT nonsense", "--parquet", "out.parquet"], 1, "nonsense"),
         (["sql", "SELECT 1", "--max-rows", "0"], 2, "max-rows"),
         (["costs", "--json", "--csv"], 2, "choose one"),
         (["costs", "--since", "yesterday"], 2, "24h or 7d"),
@@ -141,16 +154,64 @@ def test_no_data_yet(tmp_path: Path, words: list[str]) -> None:
 def test_a_long_query_is_interrupted(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "TIME_LIMIT_S", 0.3)
     done = headrace(
-        "sql", "SELECT count(*) FROM range(10**9) a, range(10**9) b", "--state", str(state)
+        "sql",
+        "SELECT count(*) FROM range(1000000000) a, range(1000000000) b",
+        "--state",
+        str(state),
     )
     assert done.exit_code == 1
+    assert "interrupted after 0.3 s" in done.stderr
+
+
+def test_a_parquet_file_has_all_rows_and_replaces_nothing_unasked(
+    state: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "out.parquet"
+    words = ["sql", "SELECT i FROM range(5000) t(i)", "--state", str(state)]
+    words += ["--parquet", str(file)]
+    done = headrace(*words)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "5000 rows are in" in done.stderr
+    assert polars.read_parquet(file)["i"].to_list() == list(range(5000))
+    file.write_text("mine")
+    refused = headrace(*words)
+    assert (refused.exit_code, file.read_text()) == (2, "mine")
+    assert "--force replaces it" in refused.stderr
+    assert headrace(*words, "--force").exit_code == 0
+    assert polars.read_parquet(file).height == 5000
+
+
+@pytest.mark.parametrize("requests", [3, 300])
+def test_costs_fit_a_terminal_of_80_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requests: int
+) -> None:
+    write_snapshot(tmp_path, traffic(1, requests))
+    for module in (rows, usage):
+        monkeypatch.setattr(module, "console", lambda: Console(width=80))
+    done = headrace("costs", "--state", str(tmp_path))
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    tenants = [line for line in lines if line.startswith(("ann", "bob", "eve"))]
+    report = json.loads(headrace("costs", "--state", str(tmp_path), "--json").stdout)
+    for line, row in zip(tenants, report["rows"], strict=True):
+        assert money(row["amount"]) in line.split()
+        assert money(row["per_1k_tokens"]) in line.split(), "on one line, whole"
+    assert any(line.startswith("all pools") and "USD" in line for line in lines)
+
+
+def test_cached_tokens_are_a_column_where_there_are_any(tmp_path: Path) -> None:
+    for cached in (0, 20):
+        folder = tmp_path / str(cached)
+        write_snapshot(folder, [receipt(1, cached_tokens=cached), attempt(1)])
+        table = headrace("costs", "--state", str(folder)).stdout
+        assert ("cached" in table) == bool(cached)
 
 
 def test_costs_as_table_json_and_csv(state: Path) -> None:
     table = headrace("costs", "--state", str(state))
     assert table.exit_code == 0
     assert "Requests by tenant, since ever" in table.stdout
-    for word in ("demo", "other", "per 1k prompt", "all pools", "45.0%", "5.0%", "50.0%", "USD"):
+    for word in ("demo", "other", "per 1k", "all pools", "45.0%", "5.0%", "50.0%", "USD"):
         assert word in table.stdout
     report = json.loads(headrace("costs", "--state", str(state), "--json").stdout)
     assert [(row["name"], row["requests"]) for row in report["rows"]] == [("demo", 2), ("other", 1)]

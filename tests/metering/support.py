@@ -9,6 +9,7 @@ from contracts.client import FinishReason, Priority
 from contracts.internal import SnapshotCall, SnapshotReply
 from contracts.topology import Topology
 from contracts.usage import AttemptEvent, IntervalEvent, Price, ReceiptEvent, UsageEvent
+from stages.metering.events import Received
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
 from stages.runtime.launch import BusAddress, Launch
@@ -160,6 +161,13 @@ def traffic(seed: int, requests: int) -> Iterator[UsageEvent]:
                 finished_ms=at + busy_ms,
             )
         at += dice.uniform(3000, 200_000)
+
+
+def message(event: UsageEvent, sequence: int = 1) -> Received:
+    """An event as the stream delivers it."""
+    return Received(
+        subjects.usage(event.kind, event.pool), event.model_dump_json().encode(), sequence, 0.0
+    )
 
 
 async def make_stream(bus: Bus) -> None:
