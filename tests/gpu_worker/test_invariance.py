@@ -45,7 +45,12 @@ def logits_among(engine: Engine, mates: int, before: int, seed: int, vocab: int)
     return torch.stack(recorder.seen)
 
 
-def check(spec: ModelSpec, weights: WeightMode, block_size: int) -> None:
+Mates = tuple[tuple[int, int, int], ...]  # mates, steps before the needle, seed
+ALL: Mates = ((2, 3, 1), (15, 0, 2), (15, 7, 3), (30, 4, 4))
+FEW: Mates = ((15, 0, 2), (30, 4, 4))
+
+
+def check(spec: ModelSpec, weights: WeightMode, block_size: int, cases: Mates) -> None:
     config = EngineConfig(
         kv_tokens=8192,
         max_batch=16,
@@ -59,20 +64,20 @@ def check(spec: ModelSpec, weights: WeightMode, block_size: int) -> None:
     )  # one for all: what earlier runs left in its cache must not matter
     alone = logits_among(engine, 0, 0, 0, spec.config.vocab_size)
     assert len(alone) == NEEDLE.max_tokens
-    for mates, before, seed in ((2, 3, 1), (15, 0, 2), (15, 7, 3), (30, 4, 4)):
+    for mates, before, seed in cases:
         among = logits_among(engine, mates, before, seed, spec.config.vocab_size)
         assert torch.equal(among, alone), f"{mates} mates, {before} steps before"
 
 
 @pytest.mark.parametrize("weights", ["fp32", "auto"])
 def test_tiny_model(tiny: ModelSpec, weights: WeightMode) -> None:
-    check(tiny, weights, block_size=16)
+    check(tiny, weights, 16, ALL)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("weights", ["fp32", "auto"])
 def test_built_in_model(smollm: ModelSpec, weights: WeightMode) -> None:
-    check(smollm, weights, block_size=64)
+    check(smollm, weights, 64, FEW)
 
 
 def test_chunk_sizes_do_not_change_logits(tiny: ModelSpec) -> None:
