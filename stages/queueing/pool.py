@@ -24,15 +24,17 @@ class Grant:
 class PoolQueue:
     """Every unfinished request of a pool. Times: `now_s` monotonic, `now_ms` unix."""
 
-    def __init__(self, name: str, section: PoolSection) -> None:
+    def __init__(self, name: str, section: PoolSection, *, gone: bool = False) -> None:
+        """`gone`: it has left the topology; what runs may end, nothing is leased."""
         self.name = name
+        self.gone = gone
         self._capacity = capacity(section.kv_tokens)
         self.order = Order(section.buckets)
         self.bounds = Bounds(name, section.queue)
         self.executors = Executors()
         self.ledger = Ledger()
         self.leases = 0
-        self.releases = 0
+        self.leases_again = 0
 
     def take(self, tokens: int, now_s: float) -> None:
         """Count a request that is about to be stored. Raises saturated, and context_length_exceeded
@@ -86,7 +88,7 @@ class PoolQueue:
         entry.attempt = grant.attempt
         entry.tries += 1
         self.leases += 1
-        self.releases += entry.tries > 1
+        self.leases_again += entry.tries > 1
         self.bounds.drain.note(now_s)
         if self.ledger.get(entry.request_id) is not entry:
             return False
@@ -164,7 +166,7 @@ class PoolQueue:
 
     def counters(self) -> dict[str, float]:
         """The conservation law's figures, and leases."""
-        return {**self.ledger.counters(), "leases": self.leases, "releases": self.releases}
+        return {**self.ledger.counters(), "leases": self.leases, "leases_again": self.leases_again}
 
     def detail(self) -> str:
         """One line for an operator."""

@@ -54,6 +54,7 @@ class QueueingService:
         await self._bus.listen(subjects.CANCEL_ALL, self._closing.on_notice)
         await self._bus.listen(subjects.beat("egress", "*"), self._watch.on_beat)
         await self._bus.listen(subjects.usage("receipt", "*"), self._closing.on_receipt)
+        await self._add_gone_pools()
         for name in self.pools:
             await self._restore(name)
         if any(len(pool.ledger) for pool in self.pools.values()):
@@ -61,6 +62,7 @@ class QueueingService:
             self._bus.spawn(self._adopt())
         for name in self.pools:
             await self._bus.listen(subjects.credit(name), self._on_credit)
+        for name in self._context.topology.pools:
             self._admissions.append(
                 await self._bus.serve(subjects.admit(name), Work, self._admit, queue="queueing")
             )
@@ -154,6 +156,14 @@ class QueueingService:
         pool = self.pools.get(credit.pool)
         if pool is not None and pool.executors.hear(credit, self._clocks.now_s()):
             self._leasing.pump(pool)
+
+    async def _add_gone_pools(self) -> None:
+        """Pools that were taken out of the topology while requests were stored for them."""
+        some = next(iter(self._context.topology.pools.values()))  # nothing is admitted by it
+        for name in await self._store.pools():
+            if name not in self.pools:
+                log.warning("pool %s is gone: of its requests, those that run may end", name)
+                self.pools[name] = PoolQueue(name, some, gone=True)
 
     async def _restore(self, name: str) -> None:
         pool = self.pools[name]

@@ -86,6 +86,13 @@ class QueueStore:
             return
         log.error("stored request %d could not be deleted", stream_seq)
 
+    async def pools(self) -> list[str]:
+        """Names of the pools that have stored requests."""
+        info = await self._bus.js.stream_info(
+            subjects.QUEUE_STREAM, subjects_filter=subjects.stored("*")
+        )
+        return sorted(subject.rpartition(".")[2] for subject in info.state.subjects or {})
+
     async def unfinished(self, pool: str) -> AsyncIterator[tuple[int, bytes]]:
         """Every stored request of a pool with its sequence, oldest first."""
         seq = 1

@@ -141,7 +141,10 @@ class Watch:
 
     async def _carry_out(self, pool: PoolQueue, entry: Entry, progress: Progress | None) -> None:
         verdict = judge(entry, progress)
-        if verdict is Verdict.LEASE_AGAIN:
+        if verdict is Verdict.LEASE_AGAIN and pool.gone:
+            why = f"pool {pool.name!r} is not in the topology any more; call again"
+            await self._closing.fail(pool, entry, why)
+        elif verdict is Verdict.LEASE_AGAIN:
             pool.line_up_again(entry)
         elif verdict is Verdict.GIVE_UP:
             why = f"{entry.tries} attempts on executors of pool {pool.name!r} were lost"

@@ -117,6 +117,13 @@ class Neighbours:
         self.notices.put_nowait(CancelNotice.model_validate_json(msg.data))
 
 
+async def alive(ingress: IngressService, egresses: str) -> None:
+    """Wait until ingress has heard of these, and of no others, in the last 2 s."""
+    async with asyncio.timeout(20):
+        while ingress.detail()["egresses"] != egresses:
+            await asyncio.sleep(0.01)
+
+
 @pytest.fixture
 async def neighbours(bus: Bus) -> Neighbours:
     made = Neighbours(bus)
@@ -135,9 +142,7 @@ async def ingress(
     await routing.start()
     await service.start()
     await flushed(bus)
-    async with asyncio.timeout(20):
-        while service.detail()["egresses"] != "e":
-            await asyncio.sleep(0.01)
+    await alive(service, "e")
     yield service
     await service.drain()
     await routing.drain()

@@ -21,7 +21,7 @@ from stages.ingress import service as ingress_service
 from stages.ingress.service import IngressService
 from stages.runtime.bus import Bus
 from stages.runtime.launch import BusAddress
-from tests.ingress.neighbours import Neighbours, door_call
+from tests.ingress.neighbours import Neighbours, alive, door_call
 from tests.support.stages import KEY, OTHER_KEY
 
 AUTH = {"Authorization": f"Bearer {KEY}"}
@@ -133,6 +133,7 @@ async def test_bad_input_gets_one_clear_error_through_both_doors(
             assert (answer.error.code, answer.error.field) == (code, field)
     assert neighbours.opened == []
     assert neighbours.admitted == []
+    await alive(ingress, "e")  # its beats waited, too, while megabytes were parsed
     await send(client, {"prompt": "still here?"})
     assert (await asyncio.wait_for(neighbours.settled.get(), 20)).admitted is not None
 
@@ -191,9 +192,7 @@ async def test_a_session_whose_opening_was_not_answered_is_dropped_and_opened_el
     monkeypatch.setattr(ingress_service, "OPEN_S", 0.3)
     other = Neighbours(bus, "f")
     await other.hold_sessions()
-    async with asyncio.timeout(20):
-        while ingress.detail()["egresses"] != "e, f":
-            await asyncio.sleep(0.01)
+    await alive(ingress, "e, f")
     neighbours.mute = True
     for _ in range(2):  # they take turns: one of the two meets the mute one first
         await send(client, {"prompt": "x"})
