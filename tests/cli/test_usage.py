@@ -5,6 +5,8 @@ import csv
 import io
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -179,6 +181,12 @@ def test_a_parquet_file_has_all_rows_and_replaces_nothing_unasked(
     assert "--force replaces it" in refused.stderr
     assert headrace(*words, "--force").exit_code == 0
     assert polars.read_parquet(file).height == 5000
+
+
+def test_only_an_export_pays_for_importing_polars() -> None:
+    code = "import stages.cli.usage, analytics.reader, sys; print('polars' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 @pytest.mark.parametrize("requests", [3, 300])

@@ -1,6 +1,5 @@
 """Text ↔ token ids. Text from users can never become a control token; templates can."""
 
-import hashlib
 import json
 import re
 import threading
@@ -25,9 +24,7 @@ class Tokenizer:
         self._raw = _parse(text, source)
         self.bos_id = bos_id
         self.eos_ids = tuple(eos_ids)
-        self.vocab_size: int = self._raw.get_vocab_size(with_added_tokens=True)
         self.highest_id = self._highest_id()
-        self.fingerprint = hashlib.sha256(f"{text}\n{self.eos_ids}".encode()).hexdigest()
         self.control = self._control_tokens()
         self.is_byte_level = _is_byte_level(self._raw)
         self._pattern = _alternatives(self.control)
