@@ -5,25 +5,23 @@ import logging
 from typing import Final
 
 import nats.errors
-import nats.js.errors
 
 from contracts import subjects
 from contracts.client import Refused
 from contracts.errors import ErrorCode, ErrorInfo
 from contracts.internal import CancelNotice
 from contracts.topology import Topology
-from contracts.usage import ReceiptEvent
 from stages.egress.output import End
 from stages.egress.receipt import make_complete, make_receipt
 from stages.egress.session import Session
 from stages.egress.sink import Sink
 from stages.runtime.bus import Bus
+from stages.runtime.sender import DurableSender
 
 # The client hears its end once the receipt is stored, so what it was told is what is billed even
 # if this process dies right then. That is one store (0.3 ms) after the last text. When the stream
 # is slow the client does not wait longer than this; the store goes on until it succeeds.
 PATIENCE_S: Final = 0.5
-STORE_ROUND_S: Final = 10.0
 
 log = logging.getLogger("headrace.egress")
 
@@ -35,6 +33,7 @@ class Ending:
         self._bus = bus
         self._topology = topology
         self._egress = egress
+        self.receipts = DurableSender(bus)  # a lost receipt is a request that nobody pays
 
     async def run(self, session: Session, end: End, sink: Sink) -> None:
         """Everything after the end of a session, most urgent first."""
@@ -44,7 +43,9 @@ class Ending:
             error = end.error or ErrorInfo(code=ErrorCode.INTERNAL, message="not admitted")
             await sink.send(Refused(request_id=session.request_id, error=error))
             return
-        storing = asyncio.ensure_future(self._store(make_receipt(session, self._egress)))
+        receipt = make_receipt(session, self._egress)
+        subject = subjects.usage("receipt", receipt.pool)
+        storing = self.receipts.put(subject, receipt, receipt.key)
         await asyncio.wait({storing}, timeout=PATIENCE_S)
         await sink.send(make_complete(session, self._topology))
         await storing
@@ -56,15 +57,3 @@ class Ending:
             await self._bus.publish(subjects.cancel(request_id), notice)
         except (OSError, nats.errors.Error) as error:
             log.warning("no cancel notice for %s: %s", request_id, error)
-
-    async def _store(self, receipt: ReceiptEvent) -> None:
-        """Until it is stored: a lost receipt is a request that nobody pays."""
-        subject = subjects.usage("receipt", receipt.pool)
-        while True:
-            try:
-                await self._bus.store(subject, receipt, receipt.key, STORE_ROUND_S)
-            except (OSError, TimeoutError, nats.errors.Error, nats.js.errors.Error) as error:
-                log.warning("receipt %s is not stored yet: %r", receipt.key, error)
-                await asyncio.sleep(0.5)
-            else:
-                return

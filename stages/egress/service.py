@@ -18,6 +18,8 @@ from stages.runtime.stage import DRAIN_S, Context
 
 # Of the drain time, this much is left for receipts and last messages.
 LAST_S: Final = 2.5
+# A request that no executor has begun to answer yet will hardly end in the rest of the drain time.
+QUEUED_S: Final = 1.0
 
 
 class EgressService:
@@ -30,6 +32,7 @@ class EgressService:
         self._tokenizers: dict[str, Tokenizer] = {}
         self._bus, self._egress, self._address = context.bus, egress, options.grpc
         ending = Ending(context.bus, context.topology, egress)
+        self.receipts = ending.receipts
         self._sessions = Sessions(context.bus, ending, self._text)
         self._nats = NatsDoor(context.bus, self._sessions, egress)
         self._grpc = GrpcDoor(
@@ -47,13 +50,17 @@ class EgressService:
         await self._grpc.start()
 
     async def drain(self) -> None:
-        """Refuse new sessions, let running ones finish in time, end the rest with receipts."""
+        """Refuse new sessions, end queued ones soon, let running ones finish in time, end the rest
+        (all with receipts)."""
         self._sessions.draining = True
         await self._grpc.refuse_new()
         stopping = asyncio.ensure_future(self._grpc.stop(DRAIN_S - LAST_S / 2))
-        await self._sessions.idle(DRAIN_S - LAST_S)
+        await self._sessions.idle(QUEUED_S)
+        await self._sessions.end_all(SHUTTING_DOWN, waiting_only=True)
+        await self._sessions.idle(DRAIN_S - LAST_S - QUEUED_S)
         await self._sessions.end_all(SHUTTING_DOWN)
         await self._sessions.idle(LAST_S / 2)
+        await self.receipts.drain(0)  # says how many are lost
         await stopping
 
     def counters(self) -> dict[str, float]:

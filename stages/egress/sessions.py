@@ -166,9 +166,11 @@ class Sessions:
         )
         return [progress for progress in found if progress is not None]
 
-    async def end_all(self, error: ErrorInfo) -> None:
-        """The drain time is over."""
+    async def end_all(self, error: ErrorInfo, *, waiting_only: bool = False) -> None:
+        """The drain time is over: for all, or for those that no executor has begun to answer."""
         for live in list(self._open.values()):
+            if waiting_only and live.session.moments.started is not None:
+                continue
             orphan = live.session.phase is Phase.OPENING
             end = End(FinishReason.ERROR, error, orphan=orphan)
             await self._apply(live, live.session.finish(end, now_ms()))

@@ -138,6 +138,7 @@ async def world(
 ) -> AsyncIterator[World]:
     """A started egress whose model spells letters."""
     monkeypatch.setattr(egress_service, "DRAIN_S", 2.7)
+    monkeypatch.setattr(egress_service, "QUEUED_S", 0.1)
     monkeypatch.setattr(egress_service, "_tokenizer", lambda _: None)
     monkeypatch.setattr(egress_service, "TextStream", lambda _: Letters())
     address = f"127.0.0.1:{free_port()}"

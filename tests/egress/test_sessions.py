@@ -5,14 +5,15 @@ from collections.abc import Coroutine
 from typing import Any, cast
 
 from contracts.client import Accepted, Complete, FinishReason, Queued, Refused
+from contracts.frames import TokenFrame
 from contracts.internal import Door, Settled
 from stages.egress.ending import Ending
 from stages.egress.output import ChunkOut, End
 from stages.egress.session import Session
-from stages.egress.sessions import Sessions
+from stages.egress.sessions import SHUTTING_DOWN, Sessions
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
-from tests.egress.builders import Letters, make_terms
+from tests.egress.builders import Letters, make_item, make_terms
 
 
 class Recorder:
@@ -98,3 +99,21 @@ async def test_only_an_unsettled_nats_session_is_dropped() -> None:
     assert recorder.ends == []
     assert dropped.alarm is not None
     assert dropped.alarm.cancelled()
+
+
+async def test_only_what_waits_in_the_queue_ends_early() -> None:
+    recorder, sessions = made()
+    for name in ("runs", "queued", "opening"):
+        sessions.open(Session(name, "nats", now_ms(), now_ms()), recorder)
+    for name in ("runs", "queued"):
+        await sessions.settle(Settled(request_id=name, admitted=make_terms(name)))
+    await sessions.frame(TokenFrame("small-0", now_ms(), [make_item("a", 0, request_id="runs")]))
+    await sessions.end_all(SHUTTING_DOWN, waiting_only=True)
+    await asyncio.sleep(0)
+    assert list(sessions._open) == ["runs"]
+    assert [(end.reason, end.orphan) for end in recorder.ends] == [
+        (FinishReason.ERROR, False),
+        (FinishReason.ERROR, True),  # nobody knows its terms
+    ]
+    await sessions.end_all(SHUTTING_DOWN)
+    assert not sessions._open
