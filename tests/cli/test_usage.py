@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 from contracts.usage import UsageEvent
 from stages.cli import rows, usage
 from stages.cli.rows import money, plain
-from stages.metering.events import Received
 from stages.metering.schema import open_database
 from stages.metering.service import MeteringService
 from stages.metering.snapshot import Publisher
@@ -33,6 +32,7 @@ from tests.metering.support import (
     context,
     interval,
     make_stream,
+    message,
     publish,
     receipt,
     traffic,
@@ -52,10 +52,7 @@ def headrace(*words: str, stdin: str | None = None) -> Result:
 def write_snapshot(state: Path, events: Iterable[UsageEvent]) -> None:
     """What metering leaves behind when the pipeline stops."""
     live = open_database(state / "metering" / "usage.duckdb")
-    Writer(live).store(
-        Received("hr.usage.x.y", event.model_dump_json().encode(), number, 0.0)
-        for number, event in enumerate(events)
-    )
+    Writer(live).store(message(event, number) for number, event in enumerate(events))
     Publisher(live, state / "metering" / "snapshot.duckdb").publish(1)
     live.close()
 
