@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any, cast
 
 import nats.errors
 import pytest
@@ -20,6 +21,7 @@ from gpu_worker.outbox import Outbox
 from gpu_worker.output import StepOutput
 from gpu_worker.request import FinishReason
 from gpu_worker.roster import Roster
+from gpu_worker.service import onto
 from stages.runtime.bus import Bus
 from stages.runtime.streams import ensure_streams
 from tests.gpu_worker.helpers import usage_events
@@ -175,3 +177,18 @@ async def test_closing_books_whatever_the_engine_never_answered_for(
     assert attempts["waiting"].accelerator_s == 0.0
     [interval] = [e for e in events if isinstance(e, IntervalEvent)]
     assert interval.busy_ms == pytest.approx(1.5)
+
+
+def test_a_report_for_a_loop_that_has_closed_harms_nobody() -> None:
+    class Closing(asyncio.AbstractEventLoop):
+        """Closes between the question and the call."""
+
+        def is_closed(self) -> bool:
+            return False
+
+        def call_soon_threadsafe(self, *_: object, **__: object) -> Any:
+            raise RuntimeError("Event loop is closed")
+
+    onto(cast("asyncio.AbstractEventLoop", Closing()), lambda _: None)(
+        StepReport((), (), 0.0, 0.0, Intervals())
+    )

@@ -24,10 +24,9 @@ from contracts.internal import CancelNotice, Inventory, InventoryCall, Lease
 from contracts.topology import Topology
 from contracts.usage import AttemptEvent, IntervalEvent
 from gpu_worker import service as service_module
-from gpu_worker.driver import Intervals, StepReport
 from gpu_worker.engine import Engine
 from gpu_worker.output import StepOutput
-from gpu_worker.service import ExecutorService, identity, onto
+from gpu_worker.service import ExecutorService, identity
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
 from stages.runtime.launch import BusAddress, Launch
@@ -280,21 +279,6 @@ async def test_credit_and_intervals_go_on_after_an_error(
     await watch.until(lambda: len(watch.credits) > heard)
     before = service.detail()["interval_end_ms"]
     await watch.until(lambda: service.detail()["interval_end_ms"] != before)
-
-
-def test_a_report_for_a_loop_that_has_closed_harms_nobody() -> None:
-    class Closing(asyncio.AbstractEventLoop):
-        """Closes between the question and the call."""
-
-        def is_closed(self) -> bool:
-            return False
-
-        def call_soon_threadsafe(self, *_: object, **__: object) -> Any:
-            raise RuntimeError("Event loop is closed")
-
-    onto(cast("asyncio.AbstractEventLoop", Closing()), lambda _: None)(
-        StepReport((), (), 0.0, 0.0, Intervals())
-    )
 
 
 def test_the_device_label_is_what_the_topology_resolves_to(
