@@ -72,21 +72,26 @@ def topology(folder: Path) -> Topology:
     )
 
 
+def launch_file(state: Path, address: BusAddress) -> Launch:
+    """What control would tell the executor."""
+    return Launch(
+        stage="gpu_worker",
+        instance="small-0",
+        incarnation=ME,
+        bus=address,
+        state=state,
+        spawned_ms=now_ms(),
+        pool="small",
+    )
+
+
 @pytest.fixture
 async def service(
     tmp_path: Path, bus: Bus, bus_address: BusAddress
 ) -> AsyncIterator[ExecutorService]:
     """A started executor; drained by the test or here."""
     write_tiny(tmp_path / "tiny", tied=True)
-    launch = Launch(
-        stage="gpu_worker",
-        instance="small-0",
-        incarnation=ME,
-        bus=bus_address,
-        state=tmp_path,
-        spawned_ms=now_ms(),
-        pool="small",
-    )
+    launch = launch_file(tmp_path, bus_address)
     await ensure_streams(bus.js, topology(tmp_path / "tiny"))
     executor_bus = await Bus.connect(bus_address, ME)
     executor = ExecutorService(Context(launch, executor_bus, topology(tmp_path / "tiny"), 1))
@@ -284,16 +289,7 @@ async def test_credit_and_intervals_go_on_after_an_error(
 def test_the_device_label_is_what_the_topology_resolves_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = BusAddress(url="", user="", password="")
-    launch = Launch(
-        stage="gpu_worker",
-        instance="small-0",
-        incarnation=ME,
-        bus=address,
-        state=tmp_path,
-        spawned_ms=0.0,
-        pool="small",
-    )
+    launch = launch_file(tmp_path, BusAddress(url="", user="", password=""))
     context = Context(launch, cast("Bus", None), topology(tmp_path), 1)
     assert identity(context, "small").device == "cpu"
     monkeypatch.setattr(service_module, "device_for", lambda wanted: f"best of {wanted}")
