@@ -7,7 +7,7 @@ from contracts.client import FinishReason
 from stages.queueing.credit import Executor
 from stages.queueing.ledger import Entry, Ledger, State
 
-EGRESS_SILENT_S: Final = 3.0
+EGRESS_SILENT_S: Final = 15.0  # one that only stalls goes on serving; a dead one is replaced
 EGRESS_LIVES_S: Final = 2.0
 RECEIPT_OVERDUE_S: Final = 10.0
 FORGET_S: Final = 60.0
@@ -19,13 +19,21 @@ class Egresses:
     def __init__(self, clock_s: float) -> None:
         self._start_s = clock_s
         self._heard: dict[str, float] = {}
+        self._current: dict[str, str] = {}  # instance → its incarnation
+        self._replaced: dict[str, float] = {}
 
-    def hear(self, incarnation: str, now_s: float) -> None:
-        """A beat came."""
+    def hear(self, instance: str, incarnation: str, now_s: float) -> None:
+        """A beat came. A new incarnation means that the one before it has ended."""
+        before = self._current.get(instance)
+        if before is not None and before != incarnation:
+            self._replaced[before] = now_s
+        self._current[instance] = incarnation
         self._heard[incarnation] = now_s
 
     def silent(self, incarnation: str, now_s: float) -> bool:
-        """Not heard for 3 s: its sessions are lost."""
+        """Replaced, or not heard for 15 s: its sessions are lost."""
+        if incarnation in self._replaced:
+            return True
         return now_s - self._heard.get(incarnation, self._start_s) > EGRESS_SILENT_S
 
     def lives(self, incarnation: str, now_s: float) -> bool:
@@ -39,9 +47,12 @@ class Egresses:
 
     def forget_gone(self, now_s: float) -> None:
         """Drop incarnations that have long ended."""
-        self._heard = {
-            name: heard for name, heard in self._heard.items() if now_s - heard < FORGET_S
-        }
+        self._heard = _recent(self._heard, now_s)
+        self._replaced = _recent(self._replaced, now_s)
+
+
+def _recent(times: dict[str, float], now_s: float) -> dict[str, float]:
+    return {name: at_s for name, at_s in times.items() if now_s - at_s < FORGET_S}
 
 
 def overdue(entry: Entry, egresses: Egresses, now_s: float, now_ms: float) -> FinishReason | None:

@@ -56,7 +56,7 @@ class Watch:
     def on_beat(self, msg: Msg) -> None:
         """An egress lives."""
         beat = Beat.model_validate_json(msg.data)
-        self.egresses.hear(beat.incarnation, self._clocks.now_s())
+        self.egresses.hear(beat.instance, beat.incarnation, self._clocks.now_s())
 
     async def run(self) -> None:
         """Tick for ever (cancel to end).

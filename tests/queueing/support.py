@@ -182,7 +182,7 @@ class ScriptedEgress:
     async def beat(self) -> None:
         beat = Beat(
             stage="egress",
-            instance="e",
+            instance=self.name,
             incarnation=self.name,
             pid=1,
             generation=1,
@@ -190,7 +190,7 @@ class ScriptedEgress:
             spawned_ms=0,
             sent_ms=now_ms(),
         )
-        await self._bus.publish(subjects.beat("egress", "e"), beat)
+        await self._bus.publish(subjects.beat("egress", self.name), beat)
         await flushed(self._bus)
 
     async def end(self, work: Work, reason: FinishReason) -> None:

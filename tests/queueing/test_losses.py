@@ -145,7 +145,7 @@ async def test_a_silent_egress_ends_its_requests_with_our_receipt(
     egress: ScriptedEgress,
 ) -> None:
     work = await running(bus, executor, queueing)
-    await queueing.pass_time(3.5, executor)
+    await queueing.pass_time(15.5, executor)
     await until(lambda: queueing.service.counters()["failed"] == 1)
     assert await asyncio.wait_for(executor.cancelled.get(), 20) == work.request_id
     [receipt] = await receipts(bus)

@@ -60,16 +60,27 @@ def test_questions_are_small_and_leave_nobody_out() -> None:
 def test_a_request_is_overdue_when_its_egress_cannot_end_it() -> None:
     entry, egresses = make_entry(make_work()), Egresses(0.0)
     deadline = entry.work.deadline_ms
-    assert overdue(entry, egresses, 2.9, deadline - 1) is None
-    assert overdue(entry, egresses, 3.1, deadline - 1) is FinishReason.ERROR
-    egresses.hear("e", 3.0)
-    assert overdue(entry, egresses, 3.1, deadline + 9_000) is None
-    assert overdue(entry, egresses, 3.1, deadline + 11_000) is FinishReason.TIMEOUT
+    egress = entry.work.egress
+    assert overdue(entry, egresses, 14.9, deadline - 1) is None
+    assert overdue(entry, egresses, 15.1, deadline - 1) is FinishReason.ERROR
+    egresses.hear("i", egress, 15.0)
+    assert overdue(entry, egresses, 15.1, deadline + 9_000) is None
+    assert overdue(entry, egresses, 15.1, deadline + 11_000) is FinishReason.TIMEOUT
     egresses.pardon(100.0)
     assert overdue(entry, egresses, 102.0, deadline) is None
     entry.state, entry.closing_s, entry.closing_reason = State.CLOSING, 3.0, FinishReason.CANCELLED
     assert overdue(entry, egresses, 12.0, deadline) is None  # even if its egress is silent
     assert overdue(entry, egresses, 14.0, deadline) is FinishReason.CANCELLED
+
+
+def test_an_egress_that_was_replaced_is_lost_at_once() -> None:
+    entry, egresses = make_entry(make_work()), Egresses(0.0)
+    deadline = entry.work.deadline_ms
+    egresses.hear("i", entry.work.egress, 1.0)
+    egresses.hear("other", "other-0-b", 1.1)
+    assert overdue(entry, egresses, 1.2, deadline - 1) is None
+    egresses.hear("i", "its-successor", 1.3)
+    assert overdue(entry, egresses, 1.4, deadline - 1) is FinishReason.ERROR
 
 
 def test_strays_are_what_has_ended_and_attempts_that_count_no_more() -> None:
