@@ -19,12 +19,24 @@ USAGE_ALL = "hr.usage.>"
 SNAPSHOT = "hr.metering.snapshot"
 STATUS = "hr.control.status"
 
+_INBOX_LONGEST = 256
+_INBOX_REST = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 def is_name(text: str) -> bool:
     """Whether `text` may be a tenant, pool, model or instance name (one subject token)."""
     return _TOKEN.fullmatch(text) is not None
+
+
+def is_inbox(reply: str, tenant: str) -> bool:
+    """Whether a client of `tenant` may be answered there: `_INBOX.…` or `_INBOX_<tenant>.…`.
+
+    Anything else could be one of our own subjects, another tenant's inbox or a wildcard.
+    """
+    head, _, rest = reply.partition(".")
+    owned = head in ("_INBOX", f"_INBOX_{tenant}")
+    return owned and len(reply) <= _INBOX_LONGEST and _INBOX_REST.fullmatch(rest) is not None
 
 
 def client_call(tenant: str, verb: str) -> str:

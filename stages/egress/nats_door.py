@@ -1,8 +1,6 @@
 """The NATS side: sessions opened by ingress, questions from queueing, clients that went away."""
 
 import logging
-import re
-from typing import Final
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -29,10 +27,6 @@ from stages.egress.session import Session
 from stages.egress.sessions import Sessions
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
-
-# Anything else could be one of our own subjects, or a wildcard.
-_INBOX: Final = re.compile(r"_INBOX[A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)+")
-_INBOX_LONGEST: Final = 256
 
 log = logging.getLogger("headrace.egress")
 
@@ -103,7 +97,7 @@ class NatsDoor:
         return None
 
     def _open(self, call: OpenSession) -> Done:
-        if len(call.reply) > _INBOX_LONGEST or _INBOX.fullmatch(call.reply) is None:
+        if not subjects.is_inbox(call.reply, call.tenant):
             raise HeadraceError(
                 ErrorCode.INVALID_REQUEST,
                 f"reply subject {call.reply[:80]!r} is not an inbox; request with a reply of the "

@@ -128,7 +128,7 @@ class IngressService:
     async def _client_call(self, msg: Msg, received_ms: float) -> None:
         self._counts["calls"] += 1
         tenant, verb = msg.subject.split(".")[2:4]
-        if not is_inbox(msg.reply, tenant):
+        if not subjects.is_inbox(msg.reply, tenant):
             self._counts["dropped"] += 1
             log.warning("dropped a %s call of %s: reply %.80r is no inbox", verb, tenant, msg.reply)
             return
@@ -242,8 +242,3 @@ class IngressService:
 
 def _failed() -> HeadraceError:
     return HeadraceError(ErrorCode.INTERNAL, "ingress failed; see its log")
-
-
-def is_inbox(reply: str, tenant: str) -> bool:
-    """Whether a reply subject is an inbox that a client of `tenant` may own."""
-    return reply.startswith(("_INBOX.", f"_INBOX_{tenant}."))

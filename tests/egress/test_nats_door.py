@@ -209,7 +209,7 @@ async def test_progress_of_open_closed_and_unknown_sessions(world: World) -> Non
 
 
 @pytest.mark.parametrize(
-    "reply", ["hr.cancel.x", "_INBOX.>", "_INBOX.a.*", "_INBOX", "", "_INBOX.a b"]
+    "reply", ["hr.cancel.x", "_INBOX.>", "_INBOX.a.*", "_INBOX", "", "_INBOX.a b", "_INBOX_other.a"]
 )
 async def test_a_reply_that_is_no_inbox_is_refused(world: World, reply: str) -> None:
     call = OpenSession(request_id="r1", tenant="demo", reply=reply, received_ms=0)
@@ -232,65 +232,6 @@ async def test_a_frame_that_cannot_be_read_harms_nobody(world: World) -> None:
     other = await opened(world, "r2")
     await world.send(make_item("ok", 0, request_id="r2"))
     assert (await other.next())["text"] == "ok"
-
-
-async def test_draining_ends_what_runs_with_receipts(world: World) -> None:
-    inbox = await opened(world)
-    await world.send(make_item("a", 0))
-    await inbox.next()
-    draining = asyncio.ensure_future(world.service.drain())
-    await asyncio.sleep(0.05)
-    call = OpenSession(request_id="r2", tenant="demo", reply="_INBOX.x", received_ms=0)
-    with pytest.raises(HeadraceError) as error:
-        await world.bus.request(DOOR, call, Done, timeout_s=2)
-    assert error.value.info.code is ErrorCode.SHUTTING_DOWN
-    last = await inbox.next()
-    assert (last["finish_reason"], last["error"]["code"]) == ("error", "shutting_down")
-    assert last["usage"]["completion_tokens"] == 1
-    await draining
-    (receipt,) = await world.receipts(1)
-    assert receipt.error_code == "shutting_down"
-
-
-async def test_draining_ends_what_is_queued_before_what_runs(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("stages.egress.service.DRAIN_S", 60.0)
-    runs, queued = await opened(world, "runs"), await opened(world, "queued")
-    await world.send(make_item("a", 0, request_id="runs"))
-    await runs.next()
-    draining = asyncio.ensure_future(world.service.drain())
-    assert (await queued.next())["error"]["code"] == "shutting_down"
-    assert world.service.counters()["sessions_open"] == 1
-    await world.send(make_item("b", 1, request_id="runs", finish="stop"))
-    assert [(await runs.next())["type"] for _ in range(2)] == ["chunk", "complete"]
-    await draining
-
-
-async def test_without_a_usage_stream_the_client_hears_its_end_and_the_receipt_comes_later(
-    world: World,
-) -> None:
-    await world.bus.js.delete_stream(subjects.USAGE_STREAM)
-    inbox = await opened(world)
-    await world.send(make_item("a", 0, finish="stop"))
-    assert [(await inbox.next())["type"] for _ in range(2)] == ["chunk", "complete"]
-    await world.bus.js.add_stream(name=subjects.USAGE_STREAM, subjects=[subjects.USAGE_ALL])
-    (receipt,) = await world.receipts(1)
-    assert receipt.completion_tokens == 1
-
-
-async def test_receipts_that_cannot_be_stored_wait_in_one_line(world: World) -> None:
-    await world.bus.js.delete_stream(subjects.USAGE_STREAM)
-    names = [f"r{number}" for number in range(20)]
-    inboxes = [await opened(world, name) for name in names]
-    for name in names:
-        await world.send(make_item("a", 0, request_id=name, finish="stop"))
-    for inbox in inboxes:
-        assert [(await inbox.next())["type"] for _ in range(2)] == ["chunk", "complete"]
-    assert world.service.receipts.left == len(names)
-    await world.bus.js.add_stream(name=subjects.USAGE_STREAM, subjects=[subjects.USAGE_ALL])
-    await eventually(lambda: world.service.receipts.left == 0)
-    assert [each.request_id for each in await world.receipts(len(names))] == names
 
 
 async def test_a_session_that_is_never_settled_ends_as_an_orphan(

@@ -11,7 +11,6 @@ from contracts.internal import Work
 from contracts.topology import Topology
 from stages.ingress.intake import Call, forwarded, traceparent
 from stages.ingress.prompt import INLINE_CHARS, PromptMaker, Turn, answer_limit, probe
-from stages.ingress.service import is_inbox
 from tests.ingress.support import NOW, Words, call, intake
 from tests.support.stages import OTHER_KEY, topology
 
@@ -179,13 +178,6 @@ async def test_a_passed_deadline(body: dict[str, int], received: float, field: s
 async def test_the_earlier_deadline_counts() -> None:
     body = {"prompt": "x", "timeout_ms": 5000, "deadline_unix_ms": int(NOW) + 900}
     assert (await take(call(body))).deadline_ms == NOW + 900
-
-
-def test_only_inboxes_are_answered() -> None:
-    assert is_inbox("_INBOX.abc", "acme")
-    assert is_inbox("_INBOX_acme.abc", "acme")
-    for reply in ("", "hr.usage.receipt.p", "_INBOX_other.abc", "headrace.v1.acme.chat"):
-        assert not is_inbox(reply, "acme")
 
 
 def test_models_and_trace_parents() -> None:
