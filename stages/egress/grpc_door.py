@@ -1,6 +1,8 @@
 """The gRPC server: turns calls into `ClientCall`s and sessions. No check of a request is made here
 that ingress could make, so both doors behave alike."""
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -35,9 +37,13 @@ OPTIONS: Final = (
 # The session gives up first (10 s); an answer after that is closed as an orphan.
 ADMIT_TIMEOUT_S: Final = UNSETTLED_MS / 1000 + 5
 UNARY_TIMEOUT_S: Final = 5.0
+# Calls cost memory and time before anyone knows their key: more at once are RESOURCE_EXHAUSTED.
+CALLS_AT_ONCE: Final = 4096
+LARGE_BYTES: Final = 64 << 10
 # A call that its client's deadline ended counts as a timeout, not as a cancellation.
 DEADLINE_SLACK_MS: Final = 50.0
 
+log = logging.getLogger("headrace.egress")
 RawContext = ServicerContext[bytes, bytes]
 Stream = Callable[[bytes, RawContext], Awaitable[None]]
 Unary = Callable[[bytes, RawContext], Awaitable[bytes]]
@@ -65,7 +71,7 @@ class GrpcDoor:
 
     async def start(self) -> None:
         """Listen; raises `RuntimeError` when the port is taken by another program."""
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=CALLS_AT_ONCE)
         server.add_generic_rpc_handlers((self._handlers(),))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name)
@@ -103,7 +109,7 @@ class GrpcDoor:
             deadline_ms = _deadline_ms(context)
             sink = GrpcSink(self._buffer_chunks)
             try:
-                call = self._call(verb, request_id, raw, context)
+                call = await self._call(verb, request_id, raw, context)
                 now = now_ms()
                 self._sessions.open(Session(request_id, "grpc", now, now), sink)
             except HeadraceError as error:
@@ -123,7 +129,7 @@ class GrpcDoor:
         async def handle(raw: bytes, context: RawContext) -> bytes:
             request_id = new_request_id()
             try:
-                call = self._call(verb, request_id, raw, context)
+                call = await self._call(verb, request_id, raw, context)
                 reply = await self._bus.request_bytes(subjects.ingress(0), call, UNARY_TIMEOUT_S)
             except HeadraceError as error:
                 set_error(context, Refused(request_id=request_id, error=error.info))
@@ -135,25 +141,32 @@ class GrpcDoor:
 
         return handle
 
-    def _call(self, verb: Verb, request_id: str, raw: bytes, context: RawContext) -> bytes:
-        message = grpc_wire.read(REQUESTS[verb], raw)
+    async def _call(self, verb: Verb, request_id: str, raw: bytes, context: RawContext) -> bytes:
+        """What ingress is asked. A large body is converted beside the loop that all streams use."""
+        received_ms = now_ms()
         metadata = {str(key): value for key, value in context.invocation_metadata() or ()}
         deadline_ms = _deadline_ms(context) if verb in ("generate", "chat") else None
-        call = ClientCall(
-            request_id=request_id,
-            verb=verb,
-            egress=self._egress,
-            door="grpc",
-            api_key=_bearer(metadata.get("authorization")),
-            tenant=metadata.get("x-headrace-tenant"),
-            body=grpc_wire.body(message, deadline_ms),
-            received_ms=now_ms(),
-        )
-        encoded = call.model_dump_json().encode()
-        grpc_wire.check_size(len(encoded))  # quotes and newlines grow on their way
-        return encoded
+
+        def convert() -> bytes:
+            message = grpc_wire.read(REQUESTS[verb], raw)
+            call = ClientCall(
+                request_id=request_id,
+                verb=verb,
+                egress=self._egress,
+                door="grpc",
+                api_key=_bearer(metadata.get("authorization")),
+                tenant=metadata.get("x-headrace-tenant"),
+                body=grpc_wire.body(message, deadline_ms),
+                received_ms=received_ms,
+            )
+            encoded = call.model_dump_json().encode()
+            grpc_wire.check_size(len(encoded))  # quotes and newlines grow on their way
+            return encoded
+
+        return await asyncio.to_thread(convert) if len(raw) > LARGE_BYTES else convert()
 
     async def _admit(self, request_id: str, call: bytes) -> None:
+        """Ask ingress and settle the session, whatever happens."""
         try:
             settled = await self._bus.request(
                 subjects.ingress(0), call, Settled, timeout_s=ADMIT_TIMEOUT_S
@@ -162,6 +175,10 @@ class GrpcDoor:
             settled = Settled(request_id=request_id, error=error.info)
         except (OSError, nats.errors.Error):
             settled = Settled(request_id=request_id, error=_no_bus())
+        except Exception:
+            log.exception("admission of %s failed", request_id)
+            info = ErrorInfo(code=ErrorCode.INTERNAL, message="admission failed; see egress's log")
+            settled = Settled(request_id=request_id, error=info)
         await self._sessions.settle(settled)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from contracts.client import Accepted, FinishReason, Queued
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.frames import TokenFrame, TokenItem
-from contracts.internal import Progress, Settled
+from contracts.internal import AdmitReply, Progress, Settled
 from stages.egress.closed import Closed
 from stages.egress.delivery import Text
 from stages.egress.ending import Ending
@@ -98,10 +98,18 @@ class Sessions:
             error = settled.error or ErrorInfo(code=ErrorCode.INTERNAL, message="refused")
             await self._apply(live, live.session.refuse(error, now_ms()))
         elif live.session.phase is Phase.OPENING:
-            work = settled.admitted.work
-            step = live.session.settle(settled.admitted, self._texts(work.model), now_ms())
-            await live.sink.send(Accepted(request_id=work.request_id, decision=work.decision()))
-            await self._apply(live, step)
+            try:
+                await self._begin(live, settled.admitted)
+            except Exception:
+                log.exception("%s could not be settled", settled.request_id)
+                error = ErrorInfo(code=ErrorCode.INTERNAL, message="egress failed; see its log")
+                await self._apply(live, live.session.refuse(error, now_ms()))
+
+    async def _begin(self, live: Live, terms: AdmitReply) -> None:
+        work = terms.work
+        step = live.session.settle(terms, self._texts(work.model), now_ms())
+        await live.sink.send(Accepted(request_id=work.request_id, decision=work.decision()))
+        await self._apply(live, step)
 
     async def frame(self, frame: TokenFrame) -> None:
         """One engine step of one executor."""

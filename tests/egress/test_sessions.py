@@ -117,3 +117,12 @@ async def test_only_what_waits_in_the_queue_ends_early() -> None:
     ]
     await sessions.end_all(SHUTTING_DOWN)
     assert not sessions._open
+
+
+async def test_terms_that_cannot_be_settled_end_the_session() -> None:
+    recorder, sessions = made()
+    sessions._texts = {}.__getitem__  # no such model
+    sessions.open(Session("r1", "nats", now_ms(), now_ms()), recorder)
+    await sessions.settle(Settled(request_id="r1", admitted=make_terms()))
+    await sessions.idle(20.0)
+    assert [(end.reason, end.orphan) for end in recorder.ends] == [(FinishReason.ERROR, True)]
