@@ -1,4 +1,7 @@
-"""When things happened to a request, and the figures that follow (all in ms)."""
+"""When things happened to a request, and the figures that follow (all in ms).
+
+Moments are wall clock, of several processes: when a clock was set back, a duration is 0, not less.
+"""
 
 from dataclasses import dataclass
 
@@ -40,7 +43,7 @@ class Moments:
             queue_ms=_between(stored, self.started),
             ttft_ms=_between(self.received, self.first_chunk),
             tpot_ms=self._tpot(),
-            e2e_ms=round(self.finished - self.received, 3),
+            e2e_ms=round(max(0.0, self.finished - self.received), 3),
             stages=self._stages(stamps, self.finished),
         )
 
@@ -48,7 +51,7 @@ class Moments:
         later = self.last_tokens - self.first_tokens
         if self.first_chunk is None or self.last_chunk is None or later <= 0:
             return None
-        return round((self.last_chunk - self.first_chunk) / later, 3)
+        return round(max(0.0, self.last_chunk - self.first_chunk) / later, 3)
 
     def _stages(self, stamps: Stamps, finished: float) -> dict[str, float]:
         """Parts that add up to the whole; the stage that it ended in has the time until the end."""
