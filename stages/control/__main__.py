@@ -12,7 +12,7 @@ from typing import Final
 import uvloop
 
 from contracts.topology import Topology
-from stages.control.leftovers import end_leftovers
+from stages.control.leftovers import CannotEndError, end_leftovers
 from stages.control.natsd import NatsServerError
 from stages.control.order import ProcessSpec, plan
 from stages.control.progress import Progress
@@ -61,10 +61,10 @@ async def control(file: Path, folder: StateFolder, planner: Planner) -> int:
         progress.tell("failed", reason=f"a pipeline already runs in {folder.root}")
         return TAKEN
     with lock:
-        await end_leftovers(folder)
         try:
+            await end_leftovers(folder)
             pipeline = Control(report.topology, file, folder, planner(report.topology), progress)
-        except NatsServerError as error:
+        except (NatsServerError, CannotEndError) as error:
             progress.tell("failed", reason=str(error))
             return FAILED
         return await supervise(pipeline, progress)

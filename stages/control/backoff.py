@@ -8,6 +8,7 @@ FIRST_S: Final = 0.2
 MOST_S: Final = 10.0
 HEALTHY_S: Final = 30.0
 LOOP: Final = 5
+_DOUBLINGS: Final = 16  # many more than lead from FIRST_S to MOST_S
 
 
 @dataclass
@@ -28,7 +29,8 @@ class Backoff:
         if since is not None and self.clock() - since >= HEALTHY_S:
             self.failures = 0
         self.failures += 1
-        return min(FIRST_S * 2.0 ** (self.failures - 1), MOST_S)
+        doublings = min(self.failures - 1, _DOUBLINGS)  # a float ends at 2 ** 1023
+        return min(FIRST_S * 2.0**doublings, MOST_S)
 
     @property
     def looping(self) -> bool:

@@ -1,18 +1,33 @@
 """What a control that was killed left running: found by pid and start time, and ended."""
 
 import logging
+from collections.abc import Sequence
 
 from stages.control.order import BUS
-from stages.control.process import end_all
-from stages.control.state import StateFolder
+from stages.control.process import KILL_S, end_all
+from stages.control.state import ProcessRecord, StateFolder
 
 _GRACE_S = 5.0
 
 log = logging.getLogger("headrace.control")
 
 
+class CannotEndError(RuntimeError):
+    """Processes that even SIGKILL does not end; the message names them."""
+
+    def __init__(self, left: Sequence[ProcessRecord]) -> None:
+        names = ", ".join(f"{one.instance} (pid {one.identity.pid})" for one in left)
+        super().__init__(
+            f"{names} did not end {KILL_S:.0f} s after SIGKILL; the kernel holds them "
+            "(`ps -o pid,stat,wchan` says where); try again when it has let them go"
+        )
+
+
 async def end_leftovers(folder: StateFolder) -> int:
-    """End the processes of an earlier run, nats-server last; returns how many there were."""
+    """End the processes of an earlier run, nats-server last; returns how many there were.
+
+    Raises `CannotEndError` when some are still there in spite of SIGKILL.
+    """
     state = folder.read()
     left = state.leftovers() if state else []
     for group in (
@@ -21,5 +36,7 @@ async def end_leftovers(folder: StateFolder) -> int:
     ):
         if group:
             log.warning("ending what was left running: %s", ", ".join(p.instance for p in group))
-        await end_all([one.identity for one in group], _GRACE_S)
+        still = await end_all([one.identity for one in group], _GRACE_S)
+        if still:
+            raise CannotEndError([one for one in group if one.identity in still])
     return len(left)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,10 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
+KILL_S: Final = 10.0  # after SIGKILL only the kernel can keep a process
 _PROC: Final = Path("/proc")
+
+log = logging.getLogger("headrace.control")
 
 
 class Identity(BaseModel):
@@ -76,7 +80,12 @@ class Child:
             )
         finally:
             os.close(output)
-        return cls(process, identify(process.pid))
+        try:
+            return cls(process, identify(process.pid))
+        except OSError:  # no more files: a child that nobody knows must not live
+            process.kill()
+            await process.wait()
+            raise
 
     @property
     def pid(self) -> int:
@@ -97,24 +106,28 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
-    async def end(self, grace_s: float) -> int:
-        """SIGTERM, then SIGKILL when it is still there after `grace_s`."""
-        self.terminate()
-        try:
-            return await asyncio.wait_for(asyncio.shield(self.wait()), grace_s)
-        except TimeoutError:
-            self.kill()
-            return await self.wait()
+    async def end(self, grace_s: float) -> None:
+        """SIGTERM, then SIGKILL when it is still there after `grace_s`; then `KILL_S` at most."""
+        exiting = asyncio.ensure_future(self.wait())
+        for send, wait_s in ((self.terminate, grace_s), (self.kill, KILL_S)):
+            send()
+            if (await asyncio.wait({exiting}, timeout=wait_s))[0]:
+                return
+        log.error("pid %d did not end %.0f s after SIGKILL", self.pid, KILL_S)
 
 
-async def end_all(processes: Sequence[Identity], grace_s: float) -> None:
-    """End processes that are not our children: SIGTERM, then SIGKILL after `grace_s`."""
-    for each in processes:
-        each.send(signal.SIGTERM)
-    deadline = asyncio.get_running_loop().time() + grace_s
-    while any(each.alive for each in processes):
-        if asyncio.get_running_loop().time() > deadline:
-            for each in processes:
-                each.send(signal.SIGKILL)
-            deadline += grace_s
-        await asyncio.sleep(0.02)
+async def end_all(processes: Sequence[Identity], grace_s: float) -> list[Identity]:
+    """End processes that are not our children: SIGTERM, then SIGKILL after `grace_s`.
+
+    Returns those that are still there `KILL_S` after SIGKILL (the kernel holds them, for example
+    in a read from a disk that does not answer).
+    """
+    left = list(processes)
+    for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, KILL_S)):
+        for each in left:
+            each.send(number)
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while left and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+            left = [each for each in left if each.alive]
+    return left

@@ -19,7 +19,7 @@ class Progress:
         try:
             sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
             sys.stdout.flush()
-        except (BrokenPipeError, ValueError):
+        except (OSError, ValueError):  # nobody reads any more, or it goes to a file on a full disk
             self._open = False
             # Later writes, also the one at interpreter exit, must not fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

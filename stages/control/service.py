@@ -199,6 +199,8 @@ class Control:
         """End everything in order, within 20 s."""
         self._progress.tell("stopping")
         deadline = time.monotonic() + STOP_S
+        for one in self._processes:
+            one.hold()
         by_name = {one.instance: one for one in self._processes}
         for names, seconds in stop_phases(self._specs):
             group = [by_name[name] for name in names if name in by_name]

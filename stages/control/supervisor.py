@@ -17,7 +17,7 @@ from stages.runtime.clock import now_ms
 
 READY_S: Final = 60.0
 _GATE_S: Final = 3.0  # a slow start holds its place at the gate no longer than this
-_SETTLE_S: Final = 2.0
+_SETTLE_S: Final = 2.5  # booking the last of an executor takes up to 2.1 s
 _FALTERING: Final = 3  # ends before it was ever ready: then starting the pipeline has failed
 
 log = logging.getLogger("headrace.control")
@@ -78,6 +78,7 @@ class Supervised:
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
     _task: asyncio.Task[None] | None = None
     _late: bool = False
+    _verdict: str | None = None
 
     def start(self) -> None:
         """Begin to keep it running, in the background."""
@@ -89,6 +90,9 @@ class Supervised:
                 await self._live_once()
             except OSError as error:  # no such program, no memory, no more files
                 self.last_error = f"cannot be started: {error}"
+            except Exception as error:  # this loop is all that starts the process again
+                log.exception("%s: its life was cut short", self.instance)
+                self.last_error = f"cannot be kept running: {error!r}"
             if self._stopping.is_set():
                 break
             delay_s = self.backoff.ended()
@@ -96,40 +100,59 @@ class Supervised:
             if not self.ever_ready.is_set() and (self._late or self.backoff.failures >= _FALTERING):
                 self.faltered.set()
             log.warning("%s: %s; again in %.1f s", self.instance, self.last_error, delay_s)
-            self.on_change(Change("exited", self.instance, delay_s * 1000, self.last_error or ""))
+            self._tell(Change("exited", self.instance, delay_s * 1000, self.last_error or ""))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), delay_s)
         self.phase = "stopped"
 
-    async def _live_once(self) -> None:
-        """One incarnation from spawn to exit."""
-        async with self.gate:
-            if self._stopping.is_set():
-                return
-            child, life = await self._spawn()
-            exiting = asyncio.ensure_future(child.wait())
-            readying = asyncio.ensure_future(life.ready())
-            await _first(exiting, readying, _GATE_S)
+    def _tell(self, change: Change) -> None:
         try:
+            self.on_change(change)
+        except Exception:
+            log.exception("%s: nobody could be told that it %s", self.instance, change.event)
+
+    async def _live_once(self) -> None:
+        """One incarnation from spawn to exit; whatever fails, no child is left behind."""
+        child: Child | None = None
+        try:
+            async with self.gate:
+                if self._stopping.is_set():
+                    return
+                life = self._next_life()
+                self.child = child = await Child.start(life.command, life.env, self.log_file)
+                exiting = asyncio.ensure_future(child.wait())
+                readying = asyncio.ensure_future(life.ready())
+                self.on_pid()  # when it cannot be written down, it must not live
+                if self._stopping.is_set():  # while it was spawned: `stop` saw no child to end
+                    child.kill()
+                await _first(exiting, readying, _GATE_S)
             await self._watch(child, life, exiting, readying)
         finally:
-            readying.cancel()
-        code = await exiting
-        self.child = None
-        if not self._stopping.is_set():
-            self.last_error = self._why(code)
-        self.on_pid()
-        await self.launcher.ended(life, code)
+            if child is not None:
+                readying.cancel()
+                await self._bury(child, life)
 
-    async def _spawn(self) -> tuple[Child, Life]:
+    def _next_life(self) -> Life:
         self.phase = "starting"
         self._late = False
+        self._verdict = None
         self.restarts += 1
         fresh_log(self.log_file)
         self.life = self.launcher.next_life()
-        self.child = await Child.start(self.life.command, self.life.env, self.log_file)
-        self.on_pid()
-        return self.child, self.life
+        return self.life
+
+    async def _bury(self, child: Child, life: Life) -> None:
+        """See that it has ended and settle what its end left."""
+        child.kill()  # it has ended, unless something failed
+        code = await child.wait()
+        self.child = None
+        if not self._stopping.is_set():
+            self.last_error = self._why(code)
+        try:
+            self.on_pid()
+        except Exception:
+            log.exception("%s: its end could not be written down", self.instance)
+        await self.launcher.ended(life, code)
 
     async def _watch(
         self,
@@ -149,13 +172,15 @@ class Supervised:
         self.phase = "ready"
         self.backoff.ready()
         self.ever_ready.set()
-        self.on_change(Change("ready", self.instance, now_ms() - life.spawned_ms))
+        self._tell(Change("ready", self.instance, now_ms() - life.spawned_ms))
         await asyncio.wait({exiting})
 
     def _why(self, code: int) -> str:
         how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
         if self._late:
             how = f"not ready within {self.ready_limit_s:.0f} s"
+        elif self._verdict is not None:
+            how = self._verdict
         lines = tail(self.log_file)
         return f"{how}; last lines of {self.log_file}:\n" + "\n".join(lines) if lines else how
 
@@ -167,8 +192,21 @@ class Supervised:
             await self.child.end(grace_s)
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=_SETTLE_S)
+        if self.child is not None:  # its spawn took that long
+            self.child.kill()
         self.phase = "stopped"
-        self.on_change(Change("stopped", self.instance))
+        self._tell(Change("stopped", self.instance))
+
+    def hold(self) -> None:
+        """A stop of the pipeline has begun: what does not run now is not started any more."""
+        if self.child is None:
+            self._stopping.set()
+
+    def condemn(self, why: str) -> None:
+        """It lives but does not work: kill it, so that it is started again; `why` is shown."""
+        if self.child is not None and not self._stopping.is_set():
+            self._verdict = why
+            self.child.kill()
 
     def kill(self) -> None:
         """End it without waiting."""

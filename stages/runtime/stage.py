@@ -120,12 +120,15 @@ async def live(launch: Launch, factory: Callable[[Context], Service]) -> None:
     beating = loop.create_task(beats.run())
     await stop.wait()
     beats.draining = True
-    await beats.send()
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(service.drain(), DRAIN_S)
-    beating.cancel()
-    await bus.settle(1.0)
-    await bus.close()
+    try:
+        with contextlib.suppress(Exception):  # the loop says it again, or logs why it cannot
+            await beats.send()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(service.drain(), DRAIN_S)
+    finally:  # what was published so far still goes out
+        beating.cancel()
+        await bus.settle(1.0)
+        await bus.close()
     log.info("%s stopped", launch.instance)
 
 

@@ -13,6 +13,7 @@ import pytest
 from stages.control.process import identify
 from stages.control.state import StateFolder
 from tests.support.topologies import write_topology
+from tests.support.waiting import until
 
 Headrace = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -36,7 +37,7 @@ def headrace(tmp_path: Path) -> Iterator[Headrace]:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         words = (*words, "--state", str(tmp_path / "state"))
         return subprocess.run(
-            command(*words), capture_output=True, text=True, timeout=60, check=False
+            command(*words), capture_output=True, text=True, timeout=180, check=False
         )
 
     yield run
@@ -128,8 +129,7 @@ def test_after_control_was_killed_status_says_so_and_up_starts_afresh(
     before = folder.read()
     assert before is not None
     os.kill(before.control.pid, signal.SIGKILL)
-    while before.control.alive:
-        pass
+    until(lambda: not before.control.alive)
     status = headrace("status")
     assert status.returncode == 1
     assert "7 processes are left" in status.stderr
@@ -148,8 +148,7 @@ def test_down_ends_what_a_killed_control_left(
     before = StateFolder(tmp_path / "state").read()
     assert before is not None
     os.kill(before.control.pid, signal.SIGKILL)
-    while before.control.alive:
-        pass
+    until(lambda: not before.control.alive)
     down = headrace("down", "--json")
     assert down.returncode == 0
     assert json.loads(down.stdout) == {"was_running": False, "clean": True, "left_over": 7}

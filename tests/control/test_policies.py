@@ -14,6 +14,7 @@ from stages.control.logs import MOST_BYTES, bound_log, fresh_log, previous, tail
 from stages.control.order import STOP_S, plan, stop_phases
 from stages.control.process import Identity, identify
 from stages.control.status import conservation, problems
+from tests.support.waiting import until
 
 
 class Clock:
@@ -43,6 +44,12 @@ def test_restarts_are_delayed_twice_as_long_each_time_up_to_ten_seconds() -> Non
     backoff = Backoff(Clock())
     delays = [round(backoff.ended(), 1) for _ in range(8)]
     assert delays == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0, 10.0]
+
+
+def test_the_delay_stays_bounded_however_often_it_fails() -> None:
+    backoff = Backoff(Clock())
+    assert {backoff.ended() for _ in range(2000)} <= {0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 10.0}
+    assert backoff.ended() == 10.0
 
 
 def test_thirty_healthy_seconds_start_the_backoff_afresh() -> None:
@@ -105,8 +112,7 @@ def test_a_zombie_is_not_alive() -> None:
     assert found is not None
     assert child.stdin is not None
     child.stdin.close()
-    while identify(child.pid) is not None:  # it has ended and nobody has asked for its exit code
-        pass
+    until(lambda: identify(child.pid) is None)  # it has ended; nobody asked for its exit code
     assert not found.alive
     child.wait()
 
