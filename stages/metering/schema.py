@@ -28,16 +28,31 @@ class SchemaError(RuntimeError):
 def open_database(path: Path) -> duckdb.DuckDBPyConnection:
     """Open or create; brings an older schema up to date.
 
-    Raises `SchemaError` for a newer schema, `duckdb.Error` when the file is locked or damaged.
+    Raises `SchemaError` for a newer schema or a damaged file, `duckdb.Error` when it is locked. The file
+    of an error is left as it is.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    connection = duckdb.connect(str(path), config=_CONFIG)
+    connection = _connect(path)
     try:
         prepare(connection, VERSION, MIGRATIONS)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _connect(path: Path) -> duckdb.DuckDBPyConnection:
+    try:
+        return duckdb.connect(str(path), config=_CONFIG)
+    except duckdb.Error as error:
+        said = str(error).strip().partition("\n")[0]
+        if not path.is_file() or "set lock" in said.lower() or "cannot open file" in said.lower():
+            raise  # nothing is wrong with the bytes
+        raise SchemaError(
+            f"{path} cannot be read as a DuckDB database by DuckDB {duckdb.__version__} ({said}): "
+            "move it away and metering starts a new one; the last snapshot beside it "
+            "(snapshot.duckdb) may be intact, so copy that too before the next start replaces it"
+        ) from error
 
 
 def prepare(

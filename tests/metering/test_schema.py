@@ -1,5 +1,6 @@
 """Versions of the database file."""
 
+import runpy
 from pathlib import Path
 
 import duckdb
@@ -47,3 +48,25 @@ def test_a_newer_file_is_refused_with_advice(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(SchemaError, match=r"schema 9.*install the newer"):
         open_database(tmp_path / "usage.duckdb")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", bytes(range(250)) * 20, b"\0" * 8 + b"DUCK" + b"\7" * 5000]
+)
+def test_a_damaged_file_gets_advice_and_stays_as_it_is(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "usage.duckdb"
+    path.write_bytes(content)
+    with pytest.raises(SchemaError, match="move it away") as caught:
+        open_database(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == content
+
+
+def test_the_stage_says_it_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def main(*_: object) -> None:
+        raise SchemaError("move it away")
+
+    monkeypatch.setattr("stages.runtime.stage.main", main)
+    with pytest.raises(SystemExit, match="headrace: move it away"):
+        runpy.run_module("stages.metering", run_name="__main__")
