@@ -23,7 +23,7 @@ def export_parquet(
     The connection reaches no files, so polars writes. The file appears complete or not at all; one that
     is there is replaced. Raises `QueryError`, or `OSError` when `path` cannot be written.
     """
-    draft = path.with_name(f".{path.name}.draft")
+    draft = draft_of(path)
     try:
         with reading(connection, sql, time_limit_s), draft.open("wb") as file:
             try:
@@ -37,6 +37,11 @@ def export_parquet(
     finally:
         draft.unlink(missing_ok=True)
     return rows
+
+
+def draft_of(path: Path) -> Path:
+    """Where the rows are written until all are there."""
+    return path.with_name(f".{path.name}.draft")
 
 
 def _check_columns(result: duckdb.DuckDBPyRelation) -> None:

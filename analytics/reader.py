@@ -11,6 +11,7 @@ import duckdb
 
 MEMORY: Final = "1GB"
 TIME_LIMIT_S: Final = 30.0
+TOO_LARGE: Final = "the query needs more memory than it may use; narrow it (WHERE, LIMIT)"
 _READS: Final = frozenset(
     {
         duckdb.StatementType.SELECT,  # also SHOW, DESCRIBE, SUMMARIZE, VALUES, FROM
@@ -93,6 +94,8 @@ def reading(
                 raise QueryError(
                     f"interrupted after {time_limit_s:g} s; narrow the query (WHERE, LIMIT)"
                 ) from None
+    except duckdb.OutOfMemoryException:  # DuckDB would advise settings, which are locked
+        raise QueryError(TOO_LARGE) from None
     except duckdb.Error as error:
         raise QueryError(str(error).strip()) from None
 

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from analytics.costs import Costs, parse_age, window
 from analytics.costs import costs as read_costs
+from analytics.guard import bounded
 from analytics.queries import Row
 from analytics.reader import TIME_LIMIT_S, NoDataError, QueryError, answer, open_snapshot
 from contracts import subjects
@@ -85,7 +86,8 @@ def sql(
             if parquet is not None:
                 _export(connection, text, parquet)
                 return
-            found = answer(connection, text, max_rows, TIME_LIMIT_S)
+            with bounded(TIME_LIMIT_S):
+                found = answer(connection, text, max_rows, TIME_LIMIT_S)
     except NoDataError as error:
         raise _exit(str(error), NO_DATA) from None
     except QueryError as error:
@@ -210,10 +212,14 @@ def _one_format(*chosen: bool) -> None:
 
 
 def _export(connection: duckdb.DuckDBPyConnection, text: str, path: Path) -> None:
-    from analytics.export import export_parquet  # imports polars, which only this should pay for
+    from analytics.export import (
+        draft_of,
+        export_parquet,
+    )  # imports polars, which only this should pay for
 
     try:
-        count = export_parquet(connection, text, path, TIME_LIMIT_S)
+        with bounded(TIME_LIMIT_S, draft=draft_of(path)):
+            count = export_parquet(connection, text, path, TIME_LIMIT_S)
     except OSError as error:
         raise _exit(f"cannot write {path}: {error.strerror or error}", FAILED) from None
     _note(f"{count} rows are in {path}")
