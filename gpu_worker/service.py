@@ -21,14 +21,14 @@ from gpu_worker.events import to_request
 from gpu_worker.outbox import Outbox
 from gpu_worker.roster import Held, Roster
 from gpu_worker.timekeeping import Identity
+from stages.runtime.limits import LOAD_S
 from stages.runtime.loops import forever
 from stages.runtime.models.store import open_model
 from stages.runtime.stage import Context
 
 CREDIT_S: Final = 0.5
 INTERVAL_S: Final = 2.0
-LOAD_S: Final = 300.0
-# Draining ends before stages.runtime.stage.DRAIN_S, the supervisor kills soon after that: requests
+# Draining ends before stages.runtime.limits.DRAIN_S, the supervisor kills soon after that: requests
 # may finish for FINISH_S, are then cancelled, and the step that runs may take STEP_S.
 FINISH_S: Final = 4.0
 STEP_S: Final = 4.5

@@ -47,6 +47,11 @@ class Beats:
         heard = self._last.get(instance)
         return heard.beat if heard and heard.beat.incarnation == incarnation else None
 
+    def heard_s(self, instance: str, incarnation: str | None) -> float | None:
+        """When the last beat of exactly this incarnation came (monotonic seconds)."""
+        heard = self._last.get(instance)
+        return heard.at_s if heard and heard.beat.incarnation == incarnation else None
+
     def silent(self, instance: str) -> bool:
         """Whether nothing came for 3 s."""
         heard = self._last.get(instance)

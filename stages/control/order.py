@@ -5,20 +5,22 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from contracts.topology import Topology
+from stages.runtime.limits import DRAIN_S, END_S
 
 EXECUTOR: Final = "gpu_worker"
 BUS: Final = "nats-server"
-STOP_S: Final = 20.0  # from SIGTERM to the last process's end, whatever happens
+STOP_S: Final = 30.0  # from SIGTERM to the last process's end, whatever happens
 
 _THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # Each phase ends before the next begins. New work is refused first; executors and egress finish what
 # runs together; queueing outlives them to cross off what they ended; metering outlives all that
-# reports usage, so that its last snapshot has everything.
-_STOP_PHASES: Final[tuple[tuple[frozenset[str], float], ...]] = (
-    (frozenset({"ingress"}), 3.0),
-    (frozenset({"routing", "egress", EXECUTOR}), 11.0),
-    (frozenset({"queueing"}), 1.5),
-    (frozenset({"metering"}), 3.5),
+# reports usage, so that its last snapshot has everything. A phase takes as long as its slowest
+# stage may (stages/runtime/limits.py); nats-server has the rest of STOP_S.
+_STOP_PHASES: Final = (
+    frozenset({"ingress"}),
+    frozenset({"routing", "egress", EXECUTOR}),
+    frozenset({"queueing"}),
+    frozenset({"metering"}),
 )
 
 
@@ -66,7 +68,8 @@ def _executors(topology: Topology) -> Iterator[ProcessSpec]:
 def stop_phases(specs: Sequence[ProcessSpec]) -> list[tuple[list[str], float]]:
     """Groups of instances to end together, with the seconds each group may take."""
     phases = []
-    for stages, seconds in _STOP_PHASES:
+    for stages in _STOP_PHASES:
+        seconds = max(DRAIN_S[stage] for stage in stages) + END_S
         names = [spec.instance for spec in specs if spec.stage in stages]
         if names:
             phases.append((names, seconds))

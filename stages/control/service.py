@@ -25,18 +25,22 @@ from stages.control.natsd import NatsServer
 from stages.control.order import BUS, EXECUTOR, STOP_S, ProcessSpec, stop_phases
 from stages.control.process import identify
 from stages.control.progress import Progress
+from stages.control.silence import HUNG_S, Silence
 from stages.control.state import ProcessRecord, RunState, StateFolder
 from stages.control.status import conservation, problems, process_status
 from stages.control.supervisor import Change, Supervised
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
 from stages.runtime.launch import write_private
+from stages.runtime.limits import EXECUTOR_READY_S, READY_S
+from stages.runtime.loops import forever
 from stages.runtime.streams import ensure_streams
 
 HISTORY: Final = 64  # generations of the topology kept for a way back
 _LOGS_S: Final = 10.0
 _BUS_S: Final = 10.0
 _LEAST_S: Final = 0.3
+_LOOK_S: Final = 1.0
 
 log = logging.getLogger("headrace.control")
 
@@ -73,7 +77,8 @@ class Control:
         self._processes: list[Supervised] = []
         self._bus: Bus | None = None
         self._me = identify(os.getpid())
-        self._housework: asyncio.Task[None] | None = None
+        self._silence = Silence(time.monotonic())
+        self._housework: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
         """Bring everything up; returns when all are ready. Raises `StartError`."""
@@ -92,7 +97,11 @@ class Control:
                 spec, self._folder, self._server.address, self._beats, executors
             )
             self._processes.append(self._supervised(spec.stage, spec.instance, launcher, spec.pool))
-        self._housework = asyncio.get_running_loop().create_task(self._bound_logs())
+        loop = asyncio.get_running_loop()
+        self._housework = [
+            loop.create_task(forever("bounding the logs", self._bound_logs, _LOGS_S)),
+            loop.create_task(forever("looking for hung processes", self._end_hung, _LOOK_S)),
+        ]
         for one in self._processes:
             one.start()
         await self._until_ready(self._processes)
@@ -111,6 +120,7 @@ class Control:
             on_change=self._on_change,
             on_pid=self._write_state,
             pool=pool,
+            ready_limit_s=READY_S if pool is None else EXECUTOR_READY_S,
         )
 
     async def _until_ready(self, processes: list[Supervised]) -> None:
@@ -190,13 +200,24 @@ class Control:
         return process_status(one, beat, self._beats.silent(one.instance), at)
 
     async def _bound_logs(self) -> None:
-        while True:
-            await asyncio.sleep(_LOGS_S)
-            for one in (self._nats, *self._processes):
-                bound_log(one.log_file)
+        for one in (self._nats, *self._processes):
+            bound_log(one.log_file)
+
+    async def _end_hung(self) -> None:
+        """Kill what is ready but has not beaten for long, so that it is started again."""
+        heard = {}
+        for one in self._processes:
+            at_s = self._beats.heard_s(one.instance, one.life.incarnation if one.life else None)
+            if one.phase == "ready" and at_s is not None:
+                heard[one.instance] = at_s
+        connected = self._bus is not None and self._bus.client.is_connected
+        hung = self._silence.hung(time.monotonic(), connected, heard)
+        for one in self._processes:
+            if one.instance in hung:
+                one.condemn(f"no beat for {HUNG_S:.0f} s, killed")
 
     async def stop(self) -> None:
-        """End everything in order, within 20 s."""
+        """End everything in order, within `STOP_S`."""
         self._progress.tell("stopping")
         deadline = time.monotonic() + STOP_S
         for one in self._processes:
@@ -206,8 +227,8 @@ class Control:
             group = [by_name[name] for name in names if name in by_name]
             grace_s = max(_LEAST_S, min(seconds, deadline - time.monotonic() - 1.0))
             await asyncio.gather(*(one.stop(grace_s) for one in group))
-        if self._housework is not None:
-            self._housework.cancel()
+        for task in self._housework:
+            task.cancel()
         if self._bus is not None:
             await self._bus.close()
         await self._nats.stop(max(_LEAST_S, deadline - time.monotonic()))

@@ -14,8 +14,8 @@ from stages.control.backoff import Backoff
 from stages.control.logs import fresh_log, tail
 from stages.control.process import Child
 from stages.runtime.clock import now_ms
+from stages.runtime.limits import READY_S
 
-READY_S: Final = 60.0
 _GATE_S: Final = 3.0  # a slow start holds its place at the gate no longer than this
 _SETTLE_S: Final = 2.5  # booking the last of an executor takes up to 2.1 s
 _FALTERING: Final = 3  # ends before it was ever ready: then starting the pipeline has failed

@@ -10,12 +10,14 @@ from stages.egress.frames import receive_frames
 from stages.egress.grpc_door import GrpcDoor
 from stages.egress.nats_door import NatsDoor
 from stages.egress.sessions import SHUTTING_DOWN, Sessions
+from stages.runtime.limits import DRAIN_S as DRAINS_S
 from stages.runtime.models.artifacts import load_tokenizer
 from stages.runtime.models.store import open_model
 from stages.runtime.models.text_stream import TextStream
 from stages.runtime.models.tokenizer import Tokenizer
-from stages.runtime.stage import DRAIN_S, Context
+from stages.runtime.stage import Context
 
+DRAIN_S: Final = DRAINS_S["egress"]
 # Of the drain time, this much is left for receipts and last messages.
 LAST_S: Final = 2.5
 # A request that no executor has begun to answer yet will hardly end in the rest of the drain time.

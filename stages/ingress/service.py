@@ -75,7 +75,7 @@ class IngressService:
         """Finish the calls that came in; others go to other ingress processes."""
         for subscription in self._calls:
             await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py's is unannotated
-        await self._bus.settle(8.0)
+        await self._bus.settle(2.5)  # of limits.DRAIN_S
 
     def counters(self) -> dict[str, float]:
         """Calls by outcome since start; `refused_<code>` for each error code met."""

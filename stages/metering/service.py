@@ -23,7 +23,7 @@ from stages.runtime.stage import Context
 from stages.runtime.streams import ensure_streams
 
 SNAPSHOT_DEADLINE_S: Final = 5.0
-DRAIN_S: Final = 8.0
+DRAIN_S: Final = 4.0  # of limits.DRAIN_S; the rest is for the last copy
 _RETRY_S: Final = 0.5
 _POLL_S: Final = 0.02
 

@@ -73,7 +73,7 @@ class QueueingService:
         for subscription in self._admissions:
             await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py's is unannotated
         self._leasing.paused = True
-        await self._bus.settle(5.0)
+        await self._bus.settle(3.0)  # of limits.DRAIN_S
         if self._watching is not None:
             self._watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):

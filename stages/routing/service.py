@@ -31,7 +31,7 @@ class RoutingService:
         """Decide what has arrived, take nothing more."""
         if self._calls is not None:
             await self._calls.drain()  # type: ignore[no-untyped-call]  # nats-py's is unannotated
-        await self._bus.settle(5.0)
+        await self._bus.settle(2.5)  # of limits.DRAIN_S
 
     def counters(self) -> dict[str, float]:
         """Requests passed on, and refused."""

@@ -20,10 +20,10 @@ from contracts.topology import Topology
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
 from stages.runtime.launch import Launch, read_launch
+from stages.runtime.limits import DRAIN_S, END_S
 from stages.runtime.loops import forever
 
 BEAT_S: Final = 0.5
-DRAIN_S: Final = 10.0
 VERSION: Final = "0.1.0"
 
 log = logging.getLogger("headrace.stage")
@@ -124,10 +124,10 @@ async def live(launch: Launch, factory: Callable[[Context], Service]) -> None:
         with contextlib.suppress(Exception):  # the loop says it again, or logs why it cannot
             await beats.send()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(service.drain(), DRAIN_S)
+            await asyncio.wait_for(service.drain(), DRAIN_S[launch.stage])
     finally:  # what was published so far still goes out
         beating.cancel()
-        await bus.settle(1.0)
+        await bus.settle(END_S / 2)
         await bus.close()
     log.info("%s stopped", launch.instance)
 

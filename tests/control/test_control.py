@@ -29,6 +29,7 @@ from stages.runtime.stage import read_topology
 from stages.runtime.topology_file import load_topology
 from tests.support.dummy_control import dummies
 from tests.support.topologies import write_topology
+from tests.support.waiting import eventually
 
 
 def make_control(folder: Path, **env: str) -> Control:
@@ -202,6 +203,22 @@ async def test_a_killed_executor_s_time_is_booked_to_its_exit(
     assert lost.lost_ms == pytest.approx(lost.end_ms - lost.start_ms)
     assert lost.end_ms == pytest.approx(killed_ms, abs=1000)
     assert lost.drain_ms == 0
+
+
+async def test_a_stage_that_hangs_is_killed_and_comes_back(control: Control, inside: Bus) -> None:
+    before = next(one for one in control.status().stages if one.stage == "routing")
+    assert before.pid is not None
+    os.kill(before.pid, signal.SIGSTOP)  # alive, and silent
+
+    def back() -> bool:
+        now = next(one for one in control.status().stages if one.stage == "routing")
+        return now.restarts == 1 and now.phase == "ready"
+
+    await eventually(back, 90)  # 15 s of silence come first
+    after = next(one for one in control.status().stages if one.stage == "routing")
+    assert after.last_error is not None
+    assert "no beat for 15 s" in after.last_error
+    assert [one.instance for one in control.status().stages if one.restarts] == ["routing-0"]
 
 
 async def test_nats_server_killed_comes_back_and_the_pipeline_is_healthy_again(

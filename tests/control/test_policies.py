@@ -14,6 +14,7 @@ from stages.control.logs import MOST_BYTES, bound_log, fresh_log, previous, tail
 from stages.control.order import STOP_S, plan, stop_phases
 from stages.control.process import Identity, identify
 from stages.control.status import conservation, problems
+from stages.runtime.limits import DRAIN_S, EXECUTOR_READY_S, LOAD_S
 from tests.support.waiting import until
 
 
@@ -96,6 +97,14 @@ def test_ingress_stops_first_and_metering_last() -> None:
     assert len(at) == len(plan(topology(a={}))), "every process has its phase"
     assert at["queueing-0"] > at["egress-0"] == at["a-0"]
     assert sum(seconds for _, seconds in phases) < STOP_S
+
+
+def test_control_waits_longer_than_a_stage_drains_or_a_model_loads() -> None:
+    specs = plan(topology(a={}))
+    for names, seconds in stop_phases(specs):
+        for spec in specs:
+            assert spec.instance not in names or DRAIN_S[spec.stage] < seconds
+    assert LOAD_S < EXECUTOR_READY_S
 
 
 def test_a_process_is_identified_by_pid_and_start_time() -> None:
