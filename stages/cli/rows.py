@@ -22,8 +22,16 @@ def console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=WIDE)
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> None:
-    """A table whose cells are plain text: no markup, no terminal control characters."""
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    title: str = "",
+    upright: bool = False,
+) -> None:
+    """A table whose cells are plain text: no markup, no terminal control characters.
+
+    `upright`: if it is wider than the terminal, one block of `column: value` lines a row instead.
+    """
     rows = list(rows)
     table = Table(
         title=title or None,
@@ -39,7 +47,22 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: st
         table.add_column(Text(shown(name)), justify=justify, overflow="fold")  # cut nothing off
     for row in rows:
         table.add_row(*(Text(shown(value)) for value in row))
-    console().print(table)
+    out = console()
+    if (
+        upright
+        and rows
+        and out.measure(table, options=out.options.update(width=WIDE)).maximum > out.width
+    ):
+        _print_upright(out, columns, rows)
+    else:
+        out.print(table)
+
+
+def _print_upright(out: Console, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    for number, row in enumerate(rows, 1):
+        out.print(Text(f"-- row {number}"))
+        for name, value in zip(columns, row, strict=True):
+            out.print(Text(f"{shown(name)}: {shown(value)}".rstrip(), overflow="fold"))
 
 
 def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -97,7 +97,7 @@ def sql(
     elif as_csv:
         print_csv(found.columns, found.rows)
     else:
-        print_table(found.columns, found.rows)
+        print_table(found.columns, found.rows, upright=True)
     if found.cut:
         _note(f"only the first {max_rows} rows are shown; raise --max-rows for more")
 
