@@ -51,7 +51,7 @@ class BusSection(Section):
     store_bytes: int = Field(
         1 << 30,
         ge=1 << 24,
-        description="most disk space for stored requests",
+        description="most disk space of each of the two streams: stored requests, usage events",
         json_schema_extra=unit("bytes"),
     )
 

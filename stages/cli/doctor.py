@@ -119,7 +119,9 @@ def _meminfo(name: str) -> int:
 
 def _disk() -> Row:
     free = shutil.disk_usage(Path.cwd()).free
-    means = "state, usage and logs go to .headrace here; bus.store_bytes bounds stored requests"
+    means = (
+        "state, usage and logs go to .headrace here; stored data takes up to 2 x bus.store_bytes"
+    )
     verdict: Verdict = "note" if free < _LEAST_DISK else "ok"
     return Row("disk", f"{free / _GIB:.1f} GiB free here", means, verdict)
 

@@ -1,5 +1,6 @@
 """Checks that need this machine: ports, stored models, cores, disk."""
 
+import contextlib
 import errno
 import os
 import shutil
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from contracts.topology import Topology
-from stages.control.state import RunState
+from stages.control.state import RunState, StateFolder
 from stages.runtime.models.errors import ModelError
 from stages.runtime.models.store import resolve
 from stages.runtime.topology_file import Finding, Report
@@ -17,6 +18,9 @@ from stages.runtime.topology_file.finding import Level
 from stages.runtime.topology_file.finding import Path as Place
 
 Found = tuple[Place, str, Level]
+
+STREAMS: Final = 2  # each may take bus.store_bytes
+LEAST_STORE: Final = 1 << 24  # the least that the topology may say
 
 _BUS_PORT: Final[Place] = ("bus", "port")
 _GRPC: Final[Place] = ("stages", "egress", "grpc")
@@ -101,10 +105,24 @@ def _disk(topology: Topology, state: Path) -> Iterator[Found]:
     folder = state.absolute()
     while not folder.exists():
         folder = folder.parent
-    free = shutil.disk_usage(folder).free
-    if free < topology.bus.store_bytes:
+    room = shutil.disk_usage(folder).free + _size(StateFolder(state).nats)
+    wanted = STREAMS * topology.bus.store_bytes
+    if room < wanted:
+        fits = room // STREAMS >> 20 << 20
+        advice = f"write {fits} or less, or free" if fits >= LEAST_STORE else "free"
         yield (
             ("bus", "store_bytes"),
-            f"{topology.bus.store_bytes} bytes may be stored but {free} are free in {folder}",
-            "warning",
+            f"stored requests and usage events may take {STREAMS} x {topology.bus.store_bytes} "
+            f"bytes, but there is room for {room} in {folder}; {advice} "
+            f"{wanted - room} bytes of this disk",
+            "error",
         )
+
+
+def _size(folder: Path) -> int:
+    """Bytes on disk of what an earlier run stored: it is used again."""
+    total = 0
+    for file in folder.rglob("*"):
+        with contextlib.suppress(OSError):  # a running server removes files meanwhile
+            total += file.stat().st_blocks * 512
+    return total

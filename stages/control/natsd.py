@@ -20,6 +20,10 @@ OLDEST: Final = (2, 12)
 INTERNAL_USER: Final = "headrace"
 CLIENT_USER: Final = "client"
 
+# The streams have bounds of their own, and `headrace check` compares them with the disk. Without this
+# the server would take 75 % of the free disk and refuse a stream with "insufficient storage".
+_MAX_STORE: Final = 1 << 50
+
 # The client user is what a connection without credentials gets. It may call and hear answers, no
 # more. NATS has no wildcard inside a token, so besides the usual `_INBOX.>` each tenant has its own
 # prefix `_INBOX_<tenant>`. Our own answers travel under `hr.inbox`, which no client may hear.
@@ -31,7 +35,7 @@ http: "127.0.0.1:-1"
 ports_file_dir: {folder}
 max_payload: {max_payload}
 write_deadline: "5s"
-jetstream {{ store_dir: {store} }}
+jetstream {{ store_dir: {store}, max_file_store: {max_store} }}
 authorization {{
   users: [
     {{ user: {internal}, password: {internal_password} }}
@@ -112,6 +116,7 @@ class NatsServer:
             folder=json.dumps(str(self._folder)),
             store=json.dumps(str(self._folder / "store")),
             max_payload=MAX_PAYLOAD,
+            max_store=_MAX_STORE,
             internal=INTERNAL_USER,
             internal_password=json.dumps(self.address.password),
             client=CLIENT_USER,

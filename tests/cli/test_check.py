@@ -111,6 +111,31 @@ def test_more_threads_than_cores_is_a_warning(file: Path) -> None:
     assert "warning: pools.small.threads" in done.output
 
 
+@pytest.mark.parametrize(
+    ("free", "advice"), [(100 << 20, "write 52428800 or"), (1 << 20, "free 1")]
+)
+def test_a_disk_too_small_for_both_streams_is_a_mistake_with_numbers(
+    file: Path, monkeypatch: pytest.MonkeyPatch, free: int, advice: str
+) -> None:
+    usage = type("Usage", (), {"free": free})
+    monkeypatch.setattr("stages.control.machine.shutil.disk_usage", lambda _: usage)
+    done = check(file, "--state", str(file.parent / "state"))
+    assert done.exit_code == 1
+    assert f"2 x {1 << 26} bytes, but there is room for {free}" in done.output
+    assert advice in done.output
+
+
+def test_what_an_earlier_run_stored_counts_as_room(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = file.parent / "state" / "nats"
+    store.mkdir(parents=True)
+    (store / "block").write_bytes(bytes(1 << 20))
+    usage = type("Usage", (), {"free": (1 << 27) - (1 << 19)})
+    monkeypatch.setattr("stages.control.machine.shutil.disk_usage", lambda _: usage)
+    assert check(file, "--state", str(file.parent / "state")).exit_code == 0
+
+
 def test_a_missing_file_exits_1(tmp_path: Path) -> None:
     done = check(tmp_path / "none.yaml")
     assert done.exit_code == 1
