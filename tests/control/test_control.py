@@ -28,8 +28,9 @@ from stages.runtime.bus import Bus
 from stages.runtime.stage import read_topology
 from stages.runtime.topology_file import load_topology
 from tests.support.dummy_control import dummies
+from tests.support.nats import flushed
 from tests.support.topologies import write_topology
-from tests.support.waiting import eventually
+from tests.support.waiting import LIMIT_S, eventually
 
 
 def make_control(folder: Path, **env: str) -> Control:
@@ -68,7 +69,7 @@ async def inside(control: Control, tmp_path: Path) -> AsyncIterator[Bus]:
 
 async def ask(bus: Bus) -> StatusReport:
     """`hr.control.status`."""
-    return await bus.request(subjects.STATUS, StatusCall(), StatusReport, 2.0)
+    return await bus.request(subjects.STATUS, StatusCall(), StatusReport, LIMIT_S)
 
 
 async def test_the_status_shows_every_process_ready(inside: Bus) -> None:
@@ -135,25 +136,27 @@ async def test_a_client_without_credentials_can_only_call_and_hear_answers(
     heard: list[str] = []
     await inside.listen("hr.cancel.*", lambda msg: heard.append(msg.subject))
     await inside.listen("headrace.v1.*.*", lambda msg: heard.append(msg.subject))
+    await flushed(inside)
     url = control.status().addresses.nats
     for prefix in ("_INBOX", "_INBOX_demo"):
         client = await nats.connect(url, error_cb=on_error, inbox_prefix=prefix)
         answers = await client.subscribe(f"{prefix}.mine")
         await client.publish("headrace.v1.demo.models", b"{}", reply=f"{prefix}.mine")
         await client.flush()
+        await client.flush()  # nats-py's PING overtakes what is pending
         await inside.publish(f"{prefix}.mine", b"answer")
-        assert (await answers.next_msg(2)).data == b"answer"
+        assert (await answers.next_msg(LIMIT_S)).data == b"answer"
         assert refused == []
         for subject in ("hr.>", ">", "hr.inbox.>", "$JS.API.>", "$SRV.>", "_INBOX_other.>"):
             await client.subscribe(subject)
         for subject in ("hr.cancel.x", "$JS.API.STREAM.LIST", "hr.inbox.x"):
             await client.publish(subject, b"{}")
-        await client.flush()
-        await asyncio.sleep(0.05)
+        await eventually(lambda: len(refused) >= 9)
         assert len([one for one in refused if "subscription" in one]) == 6, refused
         assert len([one for one in refused if "publish" in one]) == 3, refused
         refused.clear()
         await client.close()
+    await eventually(lambda: len(heard) >= 2)
     assert heard == ["headrace.v1.demo.models"] * 2
 
 
@@ -163,7 +166,7 @@ async def test_a_killed_stage_comes_back_and_the_status_says_why(
     before = next(one for one in (await ask(inside)).stages if one.stage == "routing")
     assert before.pid is not None
     os.kill(before.pid, signal.SIGKILL)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while True:
             after = next(one for one in (await ask(inside)).stages if one.stage == "routing")
             if after.phase == "ready" and after.pid != before.pid:
@@ -186,14 +189,14 @@ async def test_a_killed_executor_s_time_is_booked_to_its_exit(
         events.append(event)
 
     await inside.listen("hr.usage.interval.*", lambda msg: keep(msg.data))
+    await flushed(inside)
     (executor,) = (await ask(inside)).executors
     assert executor.pid is not None
     await asyncio.sleep(0.3)
     os.kill(executor.pid, signal.SIGKILL)
     killed_ms = time.time() * 1000
-    async with asyncio.timeout(10):
-        while not [one for one in events if one.executor == executor.incarnation]:
-            await asyncio.sleep(0.02)
+    await eventually(lambda: executor.incarnation in {one.executor for one in events})
+    seen_ms = time.time() * 1000
     (lost,) = [one for one in events if one.executor == executor.incarnation]
     stored = await inside.js.get_msg(subjects.USAGE_STREAM, seq=1)
     assert stored.data is not None
@@ -201,7 +204,7 @@ async def test_a_killed_executor_s_time_is_booked_to_its_exit(
     assert isinstance(first, IntervalEvent)
     assert lost.start_ms == first.end_ms, "the lost part begins where the last report ended"
     assert lost.lost_ms == pytest.approx(lost.end_ms - lost.start_ms)
-    assert lost.end_ms == pytest.approx(killed_ms, abs=1000)
+    assert killed_ms - 1 <= lost.end_ms <= seen_ms
     assert lost.drain_ms == 0
 
 
@@ -227,9 +230,27 @@ async def test_nats_server_killed_comes_back_and_the_pipeline_is_healthy_again(
     before = control.status().bus
     assert before.pid is not None
     os.kill(before.pid, signal.SIGKILL)
-    async with asyncio.timeout(20):
-        while not (control.status().bus.restarts == 1 and control.status().healthy):
-            await asyncio.sleep(0.05)
+    await eventually(
+        lambda: control.status().bus.restarts == 1 and control.status().healthy, 2 * LIMIT_S
+    )
+
+
+async def test_changed_bounds_of_the_streams_are_taken_over_whatever_the_disk(
+    tmp_path: Path,
+) -> None:
+    file = write_topology(tmp_path)
+    for store_bytes in (1 << 24, 1 << 45, 1 << 24):  # 2 x 32 TiB are reserved in between
+        text = re.sub(r'"store_bytes": \d+', f'"store_bytes": {store_bytes}', file.read_text())
+        file.write_text(text)
+        control = make_control(tmp_path)
+        await control.start()
+        address = StateFolder(tmp_path / "state").read_bus()
+        assert address is not None
+        bus = await Bus.connect(address, "test")
+        for name in (subjects.QUEUE_STREAM, subjects.USAGE_STREAM):
+            assert (await bus.js.stream_info(name)).config.max_bytes == store_bytes
+        await bus.close()
+        await control.stop()
 
 
 async def test_a_stop_ends_every_process_and_clears_the_state(tmp_path: Path) -> None:
