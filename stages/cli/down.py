@@ -13,7 +13,7 @@ from stages.control.order import STOP_S
 from stages.control.process import KILL_S
 from stages.control.state import RunState, StateFolder
 
-_WAIT_S: Final = STOP_S + 5.0
+_WAIT_S: Final = STOP_S + 10.0  # each phase may settle for 2.5 s when the bus is gone
 
 
 def down(state: StateOption = STATE, as_json: JsonOption = False) -> None:

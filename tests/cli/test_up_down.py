@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from stages.control.process import identify
-from stages.control.state import StateFolder
+from stages.cli import app
+from stages.control.process import Identity, identify
+from stages.control.state import ProcessRecord, RunState, StateFolder
 from tests.support.topologies import write_topology
 from tests.support.waiting import until
 
@@ -139,6 +141,37 @@ def test_after_control_was_killed_status_says_so_and_up_starts_afresh(
     after = folder.running()
     assert after is not None
     assert identify(after.control.pid) is not None
+
+
+def test_down_names_what_even_sigkill_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = identify(os.getpid())
+    assert me is not None
+    gone = Identity(pid=me.pid, start_ticks=0, boot_id="before")
+    folder = StateFolder(tmp_path / "state")
+    folder.make()
+    folder.write(
+        RunState(
+            control=gone,
+            processes=[ProcessRecord(stage="routing", instance="routing-0", identity=me)],
+            topology_file="x",
+            config_hash="",
+            bus_url="",
+            bus_port=1,
+            grpc="",
+            started_ms=0,
+        )
+    )
+
+    async def in_vain(processes: list[Identity], _grace_s: float) -> list[Identity]:
+        return processes
+
+    monkeypatch.setattr("stages.control.leftovers.end_all", in_vain)
+    done = CliRunner().invoke(app, ["down", "--state", str(folder.root)])
+    assert done.exit_code == 1
+    assert f"routing-0 (pid {me.pid}) did not end" in done.output
+    assert folder.read() is not None, "a later down still finds it"
 
 
 def test_down_ends_what_a_killed_control_left(

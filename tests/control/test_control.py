@@ -1,13 +1,10 @@
 """Control with a real nats-server and small real stages."""
 
 import asyncio
-import json
 import os
 import re
 import signal
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -19,7 +16,6 @@ import pytest
 from contracts import subjects
 from contracts.status import StatusCall, StatusReport
 from contracts.usage import USAGE_EVENT, IntervalEvent
-from stages.control.leftovers import end_leftovers
 from stages.control.process import identify
 from stages.control.progress import Progress
 from stages.control.service import Control, StartError
@@ -283,36 +279,3 @@ async def test_the_generation_grows_only_when_the_topology_changed(tmp_path: Pat
         generations.append(control.status().generation)
         await control.stop()
     assert generations[0] == generations[1] < generations[2]
-
-
-def test_what_a_killed_control_left_is_found_and_ended(tmp_path: Path) -> None:
-    file, folder = write_topology(tmp_path), StateFolder(tmp_path / "state")
-    command = [sys.executable, "-m", "tests.support.dummy_control"]
-    command += ["--topology", str(file), "--state", str(folder.root)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if json.loads(line)["event"] == "up":
-                break
-        process.kill()
-    state = folder.read()
-    assert state is not None
-    assert not state.control.alive
-    assert folder.running() is None
-    left = state.leftovers()
-    assert {one.stage for one in left} >= {"nats-server", "ingress", "gpu_worker"}
-    assert len(left) == 7
-    assert asyncio.run(end_leftovers(folder)) == 7
-    assert state.leftovers() == []
-
-
-def test_one_state_folder_has_one_control(tmp_path: Path) -> None:
-    folder = StateFolder(tmp_path / "state")
-    folder.make()
-    first = folder.lock()
-    assert first is not None
-    assert folder.lock() is None
-    first.close()
-    again = folder.lock()
-    assert again is not None
-    again.close()

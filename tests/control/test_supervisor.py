@@ -6,12 +6,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from stages.control.backoff import Backoff
-from stages.control.process import Child, end_all
+from stages.control.process import Child, Identity, end_all
 from stages.control.supervisor import Change, Life, Supervised
 from stages.runtime.clock import now_ms
 from tests.support.waiting import LIMIT_S, eventually
@@ -257,6 +257,28 @@ async def test_what_is_condemned_is_killed_and_started_again_with_the_reason(mak
     assert one.last_error is not None
     assert "no beat for 15 s" in one.last_error
     await one.stop(2)
+
+
+class Immortal:
+    """A process in a system call that does not return."""
+
+    alive = True
+
+    def __init__(self) -> None:
+        self.got: list[int] = []
+
+    def send(self, number: int) -> None:
+        """Heeds nothing."""
+        self.got.append(number)
+
+
+async def test_a_process_that_the_kernel_holds_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stages.control.process.KILL_S", 0.1)
+    held = Immortal()
+    assert await end_all([cast("Identity", held)], 0.1) == [held]
+    assert held.got == [signal.SIGTERM, signal.SIGKILL]
 
 
 async def test_processes_of_others_are_ended_by_identity(tmp_path: Path) -> None:
