@@ -22,11 +22,13 @@ from contracts.client import (
     FinishReason,
     GenerateRequest,
     Message,
+    Priority,
     Queued,
     Refused,
 )
 from contracts.errors import ErrorInfo
 from stages.cli.common import FAILED, NOT_RUNNING, OK, JsonOption, fail, print_json
+from stages.cli.rows import money
 from stages.runtime.client import Answer, CallerError, CannotConnect, GrpcCaller, NatsCaller
 
 USAGE: Final = 2
@@ -50,6 +52,7 @@ System = Annotated[str | None, typer.Option(help="A system message before it.")]
 MaxTokens = Annotated[int | None, typer.Option(help="Answer limit, in tokens.")]
 Temperature = Annotated[float | None, typer.Option(help="0 = always the likeliest.")]
 Seed = Annotated[int | None, typer.Option(help="Same seed, same answer.")]
+PriorityOption = Annotated[Priority | None, typer.Option(help="Order of service.")]
 Stop = Annotated[list[str] | None, typer.Option(help="End before this text; repeatable.")]
 Key = Annotated[
     str, typer.Option(envvar="HEADRACE_API_KEY", help="API key.", show_default="the demo key")
@@ -82,6 +85,7 @@ def ask(
     temperature: Temperature = None,
     seed: Seed = None,
     stop: Stop = None,
+    priority: PriorityOption = None,
     key: Key = DEMO_KEY,
     tenant: Tenant = None,
     url: Url = "nats://127.0.0.1:4222",
@@ -92,6 +96,8 @@ def ask(
 ) -> None:
     """Ask a question and stream the answer to stdout; figures go to stderr. Ctrl-C cancels it.
 
+    With --json stdout is one document: the terminal answer, with the whole text.
+
     Exit codes: 0 answered, 1 refused or failed, 2 wrong usage, 3 nothing runs there, 130 Ctrl-C.
     """
     options = {
@@ -100,8 +106,9 @@ def ask(
         "temperature": temperature,
         "seed": seed,
         "stop": stop or None,
+        "priority": priority,
     }
-    text = sys.stdin.read() if question == "-" else question
+    text = _utf8(sys.stdin.read() if question == "-" else question)
     request = _request(text, system, options, generate=generate)
     connect: Connect = (
         NatsCaller.connect(url, tenant or DEMO_TENANT, key)
@@ -111,6 +118,15 @@ def ask(
     outcome = _asked(connect, request, as_json=as_json)
     _report(outcome, as_json=as_json, show_journey=show_journey)
     raise typer.Exit(_exit_code(outcome))
+
+
+def _utf8(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        typer.echo(f"question: not UTF-8 at character {error.start}; write it as UTF-8", err=True)
+        raise typer.Exit(USAGE) from None
+    return text
 
 
 def _asked(connect: Connect, request: GenerateRequest | ChatRequest, *, as_json: bool) -> Outcome:
@@ -211,7 +227,7 @@ def _footer(last: Complete) -> str:
         f"{usage.prompt_tokens} tokens in, {usage.completion_tokens} out",
         f"TTFT {timings.ttft_ms:,.0f} ms" if timings.ttft_ms is not None else "",
         f"TPOT {timings.tpot_ms:,.1f} ms" if timings.tpot_ms is not None else "",
-        f"{last.cost.amount:.3g} {last.cost.currency}",
+        f"{money(last.cost.amount)} {last.cost.currency}",
         f"pool {last.decision.pool} ({last.decision.reason})",
         last.finish_reason.value,
     ]

@@ -3,10 +3,12 @@
 import contextlib
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -67,8 +69,14 @@ class Rig:
 
     def _run(self, words: tuple[str, ...], timeout_s: float) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "stages.cli", *words, "--state", str(self.state)]
+        # a session of its own: Ctrl-C is for us, and we stop the pipeline ourselves
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout_s, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            start_new_session=True,
         )
 
     def up(self) -> None:
@@ -131,15 +139,37 @@ def prepare(folder: Path, topology: dict[str, Any] | None = None) -> Rig:
 
 @contextlib.contextmanager
 def stopped_pipeline(topology: dict[str, Any] | None = None) -> Iterator[Rig]:
-    """A prepared pipeline; whoever starts it, it is stopped and removed afterwards."""
+    """A prepared pipeline; whoever starts it, it is stopped and removed afterwards.
+
+    Also when this process is told to end (SIGTERM) or its terminal closes (SIGHUP).
+    """
     folder = Path(tempfile.mkdtemp(prefix="headrace-"))
     rig = prepare(folder, topology)
+    with _ending_cleanly():
+        try:
+            yield rig
+        finally:
+            if rig.state.exists():
+                rig.down()
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _ending_cleanly() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into SystemExit, so that what was started is stopped."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {each: signal.signal(each, leave) for each in (signal.SIGTERM, signal.SIGHUP)}
     try:
-        yield rig
+        yield
     finally:
-        if rig.state.exists():
-            rig.down()
-        shutil.rmtree(folder, ignore_errors=True)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

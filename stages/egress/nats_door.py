@@ -1,6 +1,8 @@
 """The NATS side: sessions opened by ingress, questions from queueing, clients that went away."""
 
+import asyncio
 import logging
+from typing import Final
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -27,6 +29,11 @@ from stages.egress.session import Session
 from stages.egress.sessions import Sessions
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
+from stages.runtime.loops import forever
+
+# After a restart of the bus clients come back later than we do (nats-py: every 2 s).
+CLIENTS_RETURN_S: Final = 6.0
+PROBE_S: Final = 1.0
 
 log = logging.getLogger("headrace.egress")
 
@@ -72,10 +79,17 @@ class NatsDoor:
         """Subscribe."""
         await self._bus.listen(subjects.gone(self._egress, "*"), self._on_gone)
         await self._bus.serve(subjects.session(self._egress), SESSION_CALL, self._on_call)
+        probing = forever("probing NATS clients", self._sessions.probe, PROBE_S)
+        self._probing = asyncio.get_running_loop().create_task(probing)
+
+    def stop(self) -> None:
+        """Probe no more."""
+        self._probing.cancel()
 
     def _on_gone(self, msg: Msg) -> None:
         # The server answers a message that nobody listened to; a client might, too: not for us.
-        if msg.headers and msg.headers.get("Status") == "503":
+        unheard = msg.headers is not None and msg.headers.get("Status") == "503"
+        if unheard and self._bus.connected_for_s() > CLIENTS_RETURN_S:
             self._sessions.leave(msg.subject.rpartition(".")[2])
 
     async def _on_call(self, call: SessionCall, _: Msg) -> BaseModel | None:

@@ -62,6 +62,7 @@ class EgressService:
         await self._sessions.idle(DRAIN_S - LAST_S - QUEUED_S)
         await self._sessions.end_all(SHUTTING_DOWN)
         await self._sessions.idle(LAST_S / 2)
+        self._nats.stop()
         await self.receipts.drain(0)  # says how many are lost
         await stopping
 

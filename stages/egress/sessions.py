@@ -33,6 +33,7 @@ class Live:
     sink: Sink
     alarm: asyncio.TimerHandle | None = None
     alarm_ms: float = float("inf")
+    position: int = 0  # in its pool's queue, as last heard
 
 
 class Sessions:
@@ -162,7 +163,15 @@ class Sessions:
         for request_id, position in positions.items():
             live = self._open.get(request_id)
             if live is not None and live.session.phase is Phase.ACCEPTED:
+                live.position = position
                 await live.sink.send(Queued(position=position))
+
+    async def probe(self) -> None:
+        """A word to NATS clients that wait for their first token: only an answer that nobody hears
+        tells that a client has left."""
+        for live in list(self._open.values()):
+            if live.session.door == "nats" and live.session.phase is Phase.ACCEPTED:
+                await live.sink.send(Queued(position=live.position))
 
     def progress(self, request_ids: list[str]) -> list[Progress]:
         """What is known of these requests; unknown ones are left out."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -36,11 +38,18 @@ class Bus:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.js: JetStreamContext = client.jetstream(timeout=2.0)
+        self._reconnected_s: float | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
     async def connect(cls, address: BusAddress, name: str) -> "Bus":
         """Connect within 5 s or raise `TimeoutError`, `OSError` or `nats.errors.Error`."""
+        bus: Bus | None = None
+
+        async def reconnected() -> None:
+            if bus is not None:
+                bus._reconnected_s = time.monotonic()
+
         client = await asyncio.wait_for(
             nats.connect(
                 address.url,
@@ -53,10 +62,18 @@ class Bus:
                 error_cb=_report,
                 pending_size=16 << 20,
                 inbox_prefix=INBOX,
+                reconnected_cb=reconnected,
             ),
             CONNECT_TIMEOUT_S,  # without it the first connect would be tried for ever
         )
-        return cls(client)
+        bus = cls(client)
+        return bus
+
+    def connected_for_s(self) -> float:
+        """How long this connection has held since it was last lost; infinite if it never was."""
+        if not self.client.is_connected:
+            return 0.0
+        return math.inf if self._reconnected_s is None else time.monotonic() - self._reconnected_s
 
     async def publish(
         self,

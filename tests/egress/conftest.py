@@ -1,5 +1,6 @@
 """An egress on a real bus; the test plays ingress, executor and queueing."""
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -48,6 +49,8 @@ class World:
         self.grpc = address
         self.calls: list[ClientCall] = []
         self.notices: list[CancelNotice] = []
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.answer: Answer = lambda call: Settled(
             request_id=call.request_id, admitted=make_terms(call.request_id, token_ids=True)
         )
@@ -67,6 +70,7 @@ class World:
         if call.verb == "cancel":
             return await self._cancel(call.body)
         self.calls.append(call)
+        await self.may_answer.wait()
         return self.answer(call)
 
     async def _cancel(self, body: str | bytes) -> CancelReply:
@@ -94,6 +98,7 @@ class World:
         )
         self.calls.append(call)
         await self.open(request_id, msg.reply)
+        await self.may_answer.wait()
         await self.settle(self.answer(call))
 
     async def send(self, *items: TokenItem) -> None:

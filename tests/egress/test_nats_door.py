@@ -152,6 +152,35 @@ async def test_a_client_that_leaves_is_cancelled_and_billed(world: World) -> Non
     assert world.service.counters()["cancelled"] == 1
 
 
+async def test_a_client_that_leaves_before_its_first_token_is_noticed_too(world: World) -> None:
+    inbox = await opened(world)
+    await inbox.subscription.unsubscribe()
+    await world.bus.client.flush()
+    await eventually(lambda: world.notices)
+    (receipt,) = await world.receipts(1)
+    assert (receipt.finish_reason, receipt.completion_tokens) == (FinishReason.CANCELLED, 0)
+
+
+async def test_after_a_reconnection_clients_get_time_to_come_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected = {"for_s": 1.0}
+    bus_of_the_door = world.service._nats._bus
+    monkeypatch.setattr(bus_of_the_door, "connected_for_s", lambda: connected["for_s"])
+    inbox = await opened(world)
+    await inbox.subscription.unsubscribe()
+    await world.bus.client.flush()
+    for number, letter in enumerate("abc"):
+        await world.send(make_item(letter, number))
+    await world.send(make_item("d", 3))
+    assert not world.notices
+    connected["for_s"] = 7.0
+    await world.send(make_item("e", 4))
+    await eventually(lambda: world.notices)
+    (receipt,) = await world.receipts(1)
+    assert receipt.finish_reason is FinishReason.CANCELLED
+
+
 async def test_only_the_owner_may_cancel(world: World) -> None:
     inbox = await opened(world)
     foreign = CancelSession(request_id="r1", tenant="other")
@@ -250,6 +279,7 @@ async def test_a_session_that_is_never_settled_ends_as_an_orphan(
 async def test_a_gap_on_the_bus_ends_the_stream(world: World) -> None:
     inbox = await opened(world)
     await world.send(make_item("b", 1))
-    last = await inbox.next()
+    while (last := await inbox.next())["type"] == "queued":
+        pass  # heartbeats until the first token
     assert (last["finish_reason"], last["error"]["code"]) == ("error", "internal")
     assert "lost" in last["error"]["message"]

@@ -25,7 +25,7 @@ class InProcess:
         words = [str(word) for pair in self._options.items() for word in pair]
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "gpu_worker", "bench", "--source", MODEL, *words,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         await self._answer(LOAD_S)
         return self

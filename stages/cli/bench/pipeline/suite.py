@@ -1,6 +1,7 @@
 """The figures of the pipeline suite and their order of measurement."""
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 import uvloop
@@ -61,14 +62,19 @@ SPECS: Final = (
 )  # fmt: skip
 
 
-def run() -> Results:
-    """Start a private pipeline, measure everything, stop it. About four minutes."""
+def run(say: Callable[[str], None]) -> Results:
+    """Start a private pipeline, measure everything, stop it. About five minutes.
+
+    `say` is told what is measured next.
+    """
     with stopped_pipeline() as rig:
+        say("starting a private pipeline")
         begin = time.perf_counter()
         rig.up()
         values = {"pipeline.ready_s": time.perf_counter() - begin}
         values["pipeline.stage_start_s_max"] = _slowest_start(rig)
-        values |= uvloop.run(_measure(rig))
+        values |= uvloop.run(_measure(rig, say))
+        say("stopping")
     return Results(SPECS, values, circumstances(MODEL))
 
 
@@ -76,12 +82,17 @@ def _slowest_start(rig: Rig) -> float:
     return max(float(each["startup_ms"]) / 1e3 for each in rig.status()["stages"])
 
 
-async def _measure(rig: Rig) -> dict[str, float]:
+async def _measure(rig: Rig, say: Callable[[str], None]) -> dict[str, float]:
     async with open_site(rig, SEED) as site:
         values: dict[str, float] = {}
+        say("loading the engine once more, in process")
         async with beside(rig.folder) as engine:
+            say("TTFT through the chain and in process (about 80 s)")
             values |= await ttft(site, engine)
+            say("throughput at 16 requests, both ways (about 80 s)")
             values |= await throughput(site, engine)
+        say("cancelling and leaving (about 20 s)")
         values |= await cancel(site, SLOTS)
+        say("64 requests at once, counted by the client (about 60 s)")
         values |= await usage(site)
         return values
