@@ -89,6 +89,18 @@ class CallOptions(Sampling):
     metadata: dict[Text, Text] = Field(
         default_factory=dict, max_length=16, description="kept with the usage row"
     )
+    idempotency_key: Text | None = Field(
+        None,
+        min_length=1,
+        max_length=256,
+        description="same key and body within 24 h: the same request, run and billed once",
+    )
+    resume_window_ms: int = Field(
+        0,
+        ge=0,
+        le=600_000,
+        description="how long it goes on without its client, who may resume; 0 = cancelled at once",
+    )
 
     def sampling(self) -> Sampling:
         """The sampling part, as the engine takes it."""
@@ -124,6 +136,15 @@ class CancelRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     request_id: str = Field(min_length=1, max_length=64)
+
+
+class ResumeRequest(BaseModel):
+    """Go on reading a request of the same tenant, running or finished at most 5 minutes ago."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    request_id: str = Field(min_length=1, max_length=64)
+    offset: int = Field(0, ge=0, le=10_000_000, description="tokens already received")
 
 
 class Decision(BaseModel):
@@ -219,6 +240,9 @@ class Complete(BaseModel):
     timings: Timings
     decision: Decision
     error: ErrorInfo | None = None
+    resumed: Literal["exact", "inexact"] | None = Field(
+        None, description="it went on at another executor: of the same fingerprint, or of another"
+    )
 
 
 class CancelReply(BaseModel):

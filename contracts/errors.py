@@ -14,6 +14,7 @@ class ErrorCode(StrEnum):
     UNAUTHENTICATED = "unauthenticated"
     PERMISSION_DENIED = "permission_denied"
     NOT_FOUND = "not_found"
+    CONFLICT = "conflict"
     SATURATED = "saturated"
     NO_CAPACITY = "no_capacity"
     SHUTTING_DOWN = "shutting_down"
@@ -36,6 +37,7 @@ ERROR_TABLE: dict[ErrorCode, ErrorRow] = {
     ErrorCode.UNAUTHENTICATED: ErrorRow(401, "UNAUTHENTICATED", retry=False),
     ErrorCode.PERMISSION_DENIED: ErrorRow(403, "PERMISSION_DENIED", retry=False),
     ErrorCode.NOT_FOUND: ErrorRow(404, "NOT_FOUND", retry=False),
+    ErrorCode.CONFLICT: ErrorRow(409, "ALREADY_EXISTS", retry=False),
     ErrorCode.SATURATED: ErrorRow(429, "RESOURCE_EXHAUSTED", retry=True),
     ErrorCode.NO_CAPACITY: ErrorRow(503, "UNAVAILABLE", retry=True),
     ErrorCode.SHUTTING_DOWN: ErrorRow(503, "UNAVAILABLE", retry=True),

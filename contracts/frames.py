@@ -10,7 +10,8 @@ class TokenItem(msgspec.Struct, array_like=True, frozen=True):
 
     `offset` counts output tokens before `ids` (resumed tokens included). Times are unix ms.
     `accelerator_us` is cumulative over the attempt. `finish` is None until the last item, then
-    stop | length | cancelled | error.
+    stop | length | cancelled | error. `fingerprint` is of the executor, in the first item of an
+    attempt only.
     """
 
     request_id: str
@@ -23,6 +24,7 @@ class TokenItem(msgspec.Struct, array_like=True, frozen=True):
     started_ms: float
     finish: str | None = None
     error: str | None = None
+    fingerprint: str = ""
 
 
 class TokenFrame(msgspec.Struct, array_like=True, frozen=True):

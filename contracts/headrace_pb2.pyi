@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("prompt", "model", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "ignore_eos", "priority", "timeout_ms", "deadline_unix_ms", "token_ids", "metadata")
+    __slots__ = ("prompt", "model", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "ignore_eos", "priority", "timeout_ms", "deadline_unix_ms", "token_ids", "metadata", "idempotency_key", "resume_window_ms")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,8 @@ class GenerateRequest(_message.Message):
     DEADLINE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    RESUME_WINDOW_MS_FIELD_NUMBER: _ClassVar[int]
     prompt: str
     model: str
     max_tokens: int
@@ -47,10 +49,12 @@ class GenerateRequest(_message.Message):
     deadline_unix_ms: int
     token_ids: bool
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, prompt: _Optional[str] = ..., model: _Optional[str] = ..., max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_eos: _Optional[bool] = ..., priority: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., deadline_unix_ms: _Optional[int] = ..., token_ids: _Optional[bool] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    idempotency_key: str
+    resume_window_ms: int
+    def __init__(self, prompt: _Optional[str] = ..., model: _Optional[str] = ..., max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_eos: _Optional[bool] = ..., priority: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., deadline_unix_ms: _Optional[int] = ..., token_ids: _Optional[bool] = ..., metadata: _Optional[_Mapping[str, str]] = ..., idempotency_key: _Optional[str] = ..., resume_window_ms: _Optional[int] = ...) -> None: ...
 
 class ChatRequest(_message.Message):
-    __slots__ = ("messages", "model", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "ignore_eos", "priority", "timeout_ms", "deadline_unix_ms", "token_ids", "metadata")
+    __slots__ = ("messages", "model", "max_tokens", "temperature", "top_p", "top_k", "seed", "stop", "ignore_eos", "priority", "timeout_ms", "deadline_unix_ms", "token_ids", "metadata", "idempotency_key", "resume_window_ms")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +76,8 @@ class ChatRequest(_message.Message):
     DEADLINE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    IDEMPOTENCY_KEY_FIELD_NUMBER: _ClassVar[int]
+    RESUME_WINDOW_MS_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[Message]
     model: str
     max_tokens: int
@@ -86,7 +92,9 @@ class ChatRequest(_message.Message):
     deadline_unix_ms: int
     token_ids: bool
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., model: _Optional[str] = ..., max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_eos: _Optional[bool] = ..., priority: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., deadline_unix_ms: _Optional[int] = ..., token_ids: _Optional[bool] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    idempotency_key: str
+    resume_window_ms: int
+    def __init__(self, messages: _Optional[_Iterable[_Union[Message, _Mapping]]] = ..., model: _Optional[str] = ..., max_tokens: _Optional[int] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., seed: _Optional[int] = ..., stop: _Optional[_Iterable[str]] = ..., ignore_eos: _Optional[bool] = ..., priority: _Optional[str] = ..., timeout_ms: _Optional[int] = ..., deadline_unix_ms: _Optional[int] = ..., token_ids: _Optional[bool] = ..., metadata: _Optional[_Mapping[str, str]] = ..., idempotency_key: _Optional[str] = ..., resume_window_ms: _Optional[int] = ...) -> None: ...
 
 class Message(_message.Message):
     __slots__ = ("role", "content")
@@ -95,6 +103,14 @@ class Message(_message.Message):
     role: str
     content: str
     def __init__(self, role: _Optional[str] = ..., content: _Optional[str] = ...) -> None: ...
+
+class ResumeRequest(_message.Message):
+    __slots__ = ("request_id", "offset")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    offset: int
+    def __init__(self, request_id: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class CancelRequest(_message.Message):
     __slots__ = ("request_id",)
@@ -167,7 +183,7 @@ class Chunk(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., offset: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Complete(_message.Message):
-    __slots__ = ("request_id", "finish_reason", "usage", "cost", "timings", "decision", "error")
+    __slots__ = ("request_id", "finish_reason", "usage", "cost", "timings", "decision", "error", "resumed")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +191,7 @@ class Complete(_message.Message):
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
     DECISION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    RESUMED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     finish_reason: str
     usage: Usage
@@ -182,7 +199,8 @@ class Complete(_message.Message):
     timings: Timings
     decision: Decision
     error: ErrorInfo
-    def __init__(self, request_id: _Optional[str] = ..., finish_reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., cost: _Optional[_Union[Cost, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., error: _Optional[_Union[ErrorInfo, _Mapping]] = ...) -> None: ...
+    resumed: str
+    def __init__(self, request_id: _Optional[str] = ..., finish_reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., cost: _Optional[_Union[Cost, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., error: _Optional[_Union[ErrorInfo, _Mapping]] = ..., resumed: _Optional[str] = ...) -> None: ...
 
 class Decision(_message.Message):
     __slots__ = ("route", "pool", "model", "reason")

@@ -47,6 +47,11 @@ class HeadraceStub:
                 request_serializer=contracts_dot_headrace__pb2.ChatRequest.SerializeToString,
                 response_deserializer=contracts_dot_headrace__pb2.Answer.FromString,
                 _registered_method=True)
+        self.Resume = channel.unary_stream(
+                '/headrace.v1.Headrace/Resume',
+                request_serializer=contracts_dot_headrace__pb2.ResumeRequest.SerializeToString,
+                response_deserializer=contracts_dot_headrace__pb2.Answer.FromString,
+                _registered_method=True)
         self.Cancel = channel.unary_unary(
                 '/headrace.v1.Headrace/Cancel',
                 request_serializer=contracts_dot_headrace__pb2.CancelRequest.SerializeToString,
@@ -79,6 +84,13 @@ class HeadraceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Resume(self, request, context):
+        """Go on reading a request of the same tenant, running or finished at most 5 minutes ago.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Cancel(self, request, context):
         """End a running or queued request of the same tenant.
         """
@@ -104,6 +116,11 @@ def add_HeadraceServicer_to_server(servicer, server):
             'Chat': grpc.unary_stream_rpc_method_handler(
                     servicer.Chat,
                     request_deserializer=contracts_dot_headrace__pb2.ChatRequest.FromString,
+                    response_serializer=contracts_dot_headrace__pb2.Answer.SerializeToString,
+            ),
+            'Resume': grpc.unary_stream_rpc_method_handler(
+                    servicer.Resume,
+                    request_deserializer=contracts_dot_headrace__pb2.ResumeRequest.FromString,
                     response_serializer=contracts_dot_headrace__pb2.Answer.SerializeToString,
             ),
             'Cancel': grpc.unary_unary_rpc_method_handler(
@@ -173,6 +190,33 @@ class Headrace:
             target,
             '/headrace.v1.Headrace/Chat',
             contracts_dot_headrace__pb2.ChatRequest.SerializeToString,
+            contracts_dot_headrace__pb2.Answer.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Resume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/headrace.v1.Headrace/Resume',
+            contracts_dot_headrace__pb2.ResumeRequest.SerializeToString,
             contracts_dot_headrace__pb2.Answer.FromString,
             options,
             channel_credentials,

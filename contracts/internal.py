@@ -4,11 +4,18 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from contracts.client import SCHEMA_VERSION, Decision, FinishReason, Priority, Sampling
+from contracts.client import (
+    SCHEMA_VERSION,
+    Complete,
+    Decision,
+    FinishReason,
+    Priority,
+    Sampling,
+)
 from contracts.errors import ErrorInfo
 
-Verb = Literal["generate", "chat", "cancel", "models"]
-Door = Literal["nats", "grpc"]
+Verb = Literal["generate", "chat", "cancel", "resume", "models"]
+Door = Literal["nats", "grpc", "http"]
 
 
 class Internal(BaseModel):
@@ -41,6 +48,8 @@ class ClientCall(Internal):
     tenant: str | None = Field(description="named by the caller; None = the key's tenant")
     body: str = Field(description="the client request as JSON text")
     received_ms: float
+    sibling_of: str | None = Field(None, description="first request of a call with several answers")
+    choice: int = Field(0, description="index among those answers; its prompt is billed at 0 only")
 
 
 class Work(Internal):
@@ -68,6 +77,11 @@ class Work(Internal):
     traceparent: str | None = None
     metadata: dict[str, str] = Field(default_factory=dict)
     stamps: Stamps
+    key_id: str | None = Field(None, description="of the API key (`keys.key_id`), for revocation")
+    hop: int = Field(0, description="how often it was moved to another pool")
+    sibling_of: str | None = None
+    choice: int = 0
+    resume_window_ms: int = 0
 
     @property
     def tokens(self) -> int:
@@ -95,6 +109,10 @@ class Settled(Internal):
     request_id: str
     admitted: AdmitReply | None = None
     error: ErrorInfo | None = None
+    same_as: str | None = Field(
+        None, description="an idempotent repeat: this request of the tenant has the answer"
+    )
+    tenant: str | None = Field(None, description="set with same_as")
 
 
 class OpenSession(Internal):
@@ -155,6 +173,43 @@ class FailSession(Internal):
     op: Literal["fail"] = "fail"
     request_id: str
     error: ErrorInfo
+    pool: str | None = None
+    epoch: int = Field(0, description="of the pool's owner; a lower one than known is refused")
+
+
+class ResumeSession(Internal):
+    """Ingress asks an egress to go on with a session at a NATS client's inbox, from `offset`.
+
+    The egress takes it over wherever it is now; it alone answers the client, also with errors.
+    """
+
+    op: Literal["resume"] = "resume"
+    request_id: str
+    tenant: str
+    offset: int
+    reply: str
+    received_ms: float
+
+
+class YieldSession(Internal):
+    """Another egress takes the session over: close it without a word. Answered by `ProgressReply`."""
+
+    op: Literal["yield"] = "yield"
+    request_id: str
+    egress: str = Field(description="who takes it over")
+
+
+class AdoptSession(Internal):
+    """Queueing asks an egress to go on with a session whose egress is lost, without a client.
+
+    Answered by `Done`. Its client may come back by `resume`; the request is cancelled when it does
+    not (30 s, or its own resume_window_ms if that is longer).
+    """
+
+    op: Literal["adopt"] = "adopt"
+    terms: AdmitReply
+    executor: str | None
+    attempt: int
 
 
 SessionCall = Annotated[
@@ -164,7 +219,10 @@ SessionCall = Annotated[
     | DropSession
     | ProgressQuery
     | QueuePosition
-    | FailSession,
+    | FailSession
+    | ResumeSession
+    | YieldSession
+    | AdoptSession,
     Field(discriminator="op"),
 ]
 SESSION_CALL: TypeAdapter[SessionCall] = TypeAdapter(SessionCall)
@@ -201,6 +259,9 @@ class Lease(Internal):
     attempt: int = Field(ge=1)
     leased_ms: float
     resume_ids: list[int] = Field(default_factory=list, description="emitted by earlier attempts")
+    epoch: int = Field(
+        0, description="of the pool's owner; executors refuse a lower one than known"
+    )
 
 
 class CancelNotice(Internal):
@@ -215,10 +276,18 @@ class CancelNotice(Internal):
     attempt: int | None = Field(
         None, description="stop this attempt only, the request goes on; None = it has ended"
     )
+    pool: str | None = None
+    epoch: int = Field(0, description="set by queueing: executors ignore a lower one than known")
 
 
 class InventoryCall(Internal):
-    """Asks every executor what it runs (on `hr.inventory`, all answer)."""
+    """Asks every executor of a pool what it runs (on `hr.inventory`, all of that pool answer).
+
+    From now on they know this epoch and refuse leases of lower ones.
+    """
+
+    pool: str | None = Field(None, description="None = of all pools")
+    epoch: int = 0
 
 
 class Inventory(Internal):
@@ -227,6 +296,104 @@ class Inventory(Internal):
     executor: str
     pool: str
     running: list[tuple[str, int]] = Field(description="(request, attempt)")
+
+
+class OwnerRecord(Internal):
+    """Who owns a pool's queue (bucket HR_OWNER, key = pool), replaced by compare-and-set.
+
+    The owner writes it again 4 times a second; a standby takes over what has not changed for 1 s.
+    """
+
+    pool: str
+    owner: str = Field(description="incarnation; empty = given up in order, free at once")
+    epoch: int = Field(description="grows with every change of owner")
+    beat: int = Field(description="grows with every write of the same owner")
+
+
+class TakeSession(Internal):
+    """An egress takes over a session (on `hr.take.<pool>`); not_found for another tenant's."""
+
+    request_id: str
+    tenant: str
+    egress: str
+
+
+class TakeReply(Internal):
+    """The terms of the request and where it runs; frames go to its new egress after a repair call."""
+
+    terms: AdmitReply
+    executor: str | None
+    attempt: int
+
+
+class RepairCall(Internal):
+    """Tokens of an attempt again, from `offset` (on `hr.repair.<executor>`)."""
+
+    request_id: str
+    offset: int = Field(ge=0, description="output tokens before the wanted ones")
+    egress: str | None = Field(None, description="later frames go there; None = as before")
+
+
+class RepairReply(Internal):
+    """All tokens from `offset` that the attempt has made; not_found when it is not known here."""
+
+    request_id: str
+    attempt: int
+    offset: int
+    ids: list[int]
+    accelerator_us: int
+    cached_tokens: int
+    started_ms: float
+    finish: str | None = Field(description="as in TokenItem; None while it runs")
+    error: str | None = None
+
+
+class Release(Internal):
+    """An executor that ends gives running requests back (on `hr.release.<pool>`): lease them again.
+
+    Their attempts end as `moved`; what they sampled has been sent before this.
+    """
+
+    executor: str
+    pool: str
+    attempts: list[tuple[str, int]]
+
+
+class MoveCall(Internal):
+    """Move waiting requests to another pool of the same model (on `hr.move.<from>`)."""
+
+    to: str
+    request_ids: list[str] | None = Field(None, description="None = all that wait")
+    reason: str = "moved by an operator"
+
+
+class MoveReply(Internal):
+    """What became of it; what runs already stays."""
+
+    moved: list[str]
+    stayed: dict[str, str] = Field(description="request → why it stayed")
+
+
+class SessionRecord(Internal):
+    """What another egress needs of a session (stream HR_SESSION, the last one of a request counts).
+
+    Written when the request is accepted and once more when it has ended, then with all its tokens.
+    """
+
+    request_id: str
+    tenant: str
+    egress: str
+    terms: AdmitReply
+    ids: list[int] | None = Field(None, description="delivered tokens, once it has ended")
+    complete: Complete | None = None
+
+
+class IdempotencyRecord(Internal):
+    """Which request has an idempotency key (bucket HR_IDEMPOTENCY, kept 24 h)."""
+
+    request_id: str
+    body_sha256: str
+    created_ms: float
 
 
 class Beat(Internal):
@@ -244,6 +411,7 @@ class Beat(Internal):
     sent_ms: float
     counters: dict[str, float] = Field(default_factory=dict, description="since start")
     detail: dict[str, str] = Field(default_factory=dict)
+    problem: str | None = Field(None, description="what an operator should know, while it lasts")
 
 
 class SnapshotCall(Internal):

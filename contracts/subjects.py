@@ -2,13 +2,19 @@
 
 import re
 
-CLIENT_VERBS = ("generate", "chat", "cancel", "models")
+CLIENT_VERBS = ("generate", "chat", "cancel", "resume", "models")
 CLIENT_CALLS = "headrace.v1.*.*"
 
 QUEUE_STREAM = "HR_QUEUE"
 USAGE_STREAM = "HR_USAGE"
+TOKEN_STREAM = "HR_TOK"  # noqa: S105
+SESSION_STREAM = "HR_SESSION"
 TOPOLOGY_BUCKET = "HR_TOPOLOGY"
 TOPOLOGY_SPEC = "spec"
+TOPOLOGY_CANDIDATE = "candidate"
+TOPOLOGY_ACTUALS = "actuals"
+OWNER_BUCKET = "HR_OWNER"
+IDEMPOTENCY_BUCKET = "HR_IDEMPOTENCY"
 
 ROUTE = "hr.route"
 CREDIT_ALL = "hr.credit.*"
@@ -18,6 +24,10 @@ INVENTORY = "hr.inventory"
 USAGE_ALL = "hr.usage.>"
 SNAPSHOT = "hr.metering.snapshot"
 STATUS = "hr.control.status"
+APPLY = "hr.control.apply"
+DISCONNECTED = "hr.sys.disconnect"
+TOKENS_ALL = "hr.tok.*"
+SESSION_RECORDS = "hr.session.*"
 
 _INBOX_LONGEST = 256
 _INBOX_REST = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
@@ -29,13 +39,18 @@ def is_name(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
+def inbox(tenant: str) -> str:
+    """The prefix under which a tenant's NATS clients listen for answers."""
+    return f"_INBOX_{tenant}"
+
+
 def is_inbox(reply: str, tenant: str) -> bool:
-    """Whether a client of `tenant` may be answered there: `_INBOX.…` or `_INBOX_<tenant>.…`.
+    """Whether a client of `tenant` may be answered there: only `_INBOX_<tenant>.…`.
 
     Anything else could be one of our own subjects, another tenant's inbox or a wildcard.
     """
     head, _, rest = reply.partition(".")
-    owned = head in ("_INBOX", f"_INBOX_{tenant}")
+    owned = head == inbox(tenant)
     return owned and len(reply) <= _INBOX_LONGEST and _INBOX_REST.fullmatch(rest) is not None
 
 
@@ -97,3 +112,43 @@ def beat(stage: str, instance: str) -> str:
 def usage(kind: str, pool: str) -> str:
     """Usage events: kind is `attempt`, `receipt` or `interval`."""
     return f"hr.usage.{kind}.{pool}"
+
+
+def prepare(incarnation: str) -> str:
+    """Control asks a process whether it could serve a new topology."""
+    return f"hr.prepare.{incarnation}"
+
+
+def repair(executor: str) -> str:
+    """An egress asks an executor for tokens again, or for tokens at another egress from now on."""
+    return f"hr.repair.{executor}"
+
+
+def attempts(pool: str) -> str:
+    """What the running attempts of an executor have taken so far, once a second."""
+    return f"hr.attempts.{pool}"
+
+
+def release(pool: str) -> str:
+    """An executor that ends gives requests back before they are finished."""
+    return f"hr.release.{pool}"
+
+
+def take(pool: str) -> str:
+    """An egress takes over a session: asked of the pool's queueing owner."""
+    return f"hr.take.{pool}"
+
+
+def move(pool: str) -> str:
+    """Move waiting requests out of this pool: asked of its queueing owner."""
+    return f"hr.move.{pool}"
+
+
+def moved(pool: str) -> str:
+    """A request that comes from another pool: asked of this pool's queueing owner."""
+    return f"hr.moved.{pool}"
+
+
+def session_record(request_id: str) -> str:
+    """The last record of a session (stream HR_SESSION): its terms, later its finished answer."""
+    return f"hr.session.{request_id}"

@@ -16,7 +16,11 @@ class Price(Internal):
 
 
 class AttemptEvent(Internal):
-    """What one run of a request on one executor took. Key: `<request>:<attempt>:final`."""
+    """What one run of a request on one executor took. Key: `<request>:<attempt>:final`.
+
+    Queueing closes the attempt of a killed executor from its last report, as `lost`, under
+    `<request>:<attempt>:lost`; should the executor's own final come all the same, it counts.
+    """
 
     kind: Literal["attempt"] = "attempt"
     request_id: str
@@ -26,7 +30,7 @@ class AttemptEvent(Internal):
     model: str
     executor: str
     generation: int
-    finish: Literal["stop", "length", "cancelled", "error"]
+    finish: Literal["stop", "length", "cancelled", "error", "moved", "lost"]
     prompt_tokens: int
     cached_tokens: int
     computed_tokens: int = Field(description="prompt and output tokens run through the model")
@@ -38,11 +42,26 @@ class AttemptEvent(Internal):
     started_ms: float
     finished_ms: float
     price: Price
+    zone: str = ""
+    device: str = ""
+    fraction: float = Field(1.0, description="of its machine that the executor has")
+    fingerprint: str = ""
+    epoch: int = Field(0, description="of the queueing owner that leased it")
 
     @property
     def key(self) -> str:
         """Unique over all usage events."""
-        return f"{self.request_id}:{self.attempt}:final"
+        return f"{self.request_id}:{self.attempt}:{'lost' if self.finish == 'lost' else 'final'}"
+
+
+class AttemptReport(Internal):
+    """What an executor's running attempts have taken so far (`finish` is `lost`: what they would be
+    closed as)."""
+
+    executor: str
+    pool: str
+    sent_ms: float
+    attempts: list[AttemptEvent]
 
 
 class ReceiptEvent(Internal):
@@ -76,6 +95,10 @@ class ReceiptEvent(Internal):
     finished_ms: float
     stages: dict[str, float] = Field(description="ms spent in each stage")
     metadata: dict[str, str] = Field(default_factory=dict)
+    sibling_of: str | None = Field(None, description="first request of a call with several answers")
+    choice: int = 0
+    key_id: str | None = None
+    resumed: Literal["exact", "inexact"] | None = None
 
     @property
     def key(self) -> str:
@@ -106,6 +129,8 @@ class IntervalEvent(Internal):
     drain_ms: float = 0.0
     lost_ms: float = 0.0
     price: Price
+    fraction: float = 1.0
+    fingerprint: str = ""
 
     @property
     def key(self) -> str:

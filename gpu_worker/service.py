@@ -13,6 +13,7 @@ from nats.aio.msg import Msg
 from contracts import subjects
 from contracts.frames import FRAME_ENCODER, LeaseReply
 from contracts.internal import CancelNotice, Inventory, InventoryCall, Lease
+from contracts.topology import Topology
 from contracts.usage import Price
 from gpu_worker.config import EngineConfig, device_for
 from gpu_worker.driver import EngineThread, StepReport
@@ -109,6 +110,12 @@ class ExecutorService:
             forever("intervals", self._store_interval, INTERVAL_S),
         )
         self._tasks = [loop.create_task(each) for each in work]
+
+    async def prepare(self, topology: Topology) -> None:
+        """Nothing to load."""
+
+    async def reconfigure(self, topology: Topology, generation: int) -> None:
+        """Nothing to change yet."""
 
     async def drain(self) -> None:
         """Take no more leases, let requests finish for a while, cancel the rest, book everything."""

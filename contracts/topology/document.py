@@ -128,20 +128,29 @@ class Topology(Section):
     def _tenant_problems(self) -> Iterator[Problem]:
         owner: dict[str, str] = {}
         for name, tenant in self.tenants.items():
-            for index, key in enumerate(tenant.keys):
-                if key in owner:
+            names: set[str] = set()
+            for index, key in enumerate(tenant.api_keys()):
+                here: Path = ("tenants", name, "keys", index)
+                if key.hash in owner:
                     yield Problem(
-                        ("tenants", name, "keys", index),
-                        f"this key already belongs to tenant {owner[key]!r}; make a new one",
+                        here,
+                        f"this key already belongs to tenant {owner[key.hash]!r}; make a new one",
                     )
-                owner.setdefault(key, name)
+                owner.setdefault(key.hash, name)
+                if key.name is not None and key.name in names:
+                    yield Problem((*here, "name"), f"{key.name!r} is taken; take another")
+                names.add(key.name or "")
 
     def _port_problems(self) -> Iterator[Problem]:
-        grpc_port = int(self.stages.egress.grpc.rpartition(":")[2])
-        if grpc_port == self.bus.port:
-            yield Problem(
-                ("stages", "egress", "grpc"), f"port {grpc_port} is already bus.port; take another"
-            )
+        taken = {self.bus.port: "bus.port"}
+        for door in ("grpc", "http"):
+            port = int(getattr(self.stages.egress, door).rpartition(":")[2])
+            if port in taken:
+                yield Problem(
+                    ("stages", "egress", door),
+                    f"port {port} is already {taken[port]}; take another",
+                )
+            taken.setdefault(port, f"stages.egress.{door}")
 
 
 def _unknown(kind: str, value: str, known: Iterable[str]) -> str:

@@ -1,5 +1,6 @@
 """One class per section of topology.yaml. The reference page is generated from these fields."""
 
+from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -35,6 +36,7 @@ def _listen(text: str) -> str:
 Name = Annotated[str, AfterValidator(_name)]
 Listen = Annotated[str, AfterValidator(_listen)]
 KeyHash = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+Scope = Literal["generate", "chat", "cancel", "resume", "models"]
 
 
 class Section(BaseModel):
@@ -133,6 +135,13 @@ class PoolSection(Section):
         json_schema_extra=unit("tokens"),
     )
     zone: Name = Field("default", description="label of where they run, shown in usage rows")
+    fraction: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        allow_inf_nan=False,
+        description="share of its machine that one executor has; default: threads over cores",
+    )
     price: PriceSection = Field(default_factory=PriceSection, description="what they cost")
     buckets: list[Annotated[int, Field(ge=1)]] = Field(
         default_factory=lambda: [512, 2048, 8192],
@@ -179,12 +188,57 @@ class RouteSection(Section):
     )
 
 
+def _expiry(text: str) -> str:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise ValueError('write a quoted time with its zone, for example "2027-01-31T00:00:00Z"')
+    return text
+
+
+class KeySection(Section):
+    """An API key. `headrace keys create` writes these."""
+
+    hash: KeyHash = Field(description="SHA-256 of the key, as sha256:<64 hex digits>")
+    name: Name | None = Field(None, description="for people; unique in its tenant")
+    scopes: list[Scope] | None = Field(
+        None, min_length=1, description="calls it may make; default: all"
+    )
+    expires: Annotated[str, AfterValidator(_expiry)] | None = Field(
+        None, description="when it ends (ISO 8601 with zone); default: never"
+    )
+
+    @property
+    def id(self) -> str:
+        """The first 12 digits of the hash: names the key where the hash itself should not go."""
+        return key_id(self.hash)
+
+    @property
+    def expires_ms(self) -> float | None:
+        """Unix ms; None = never."""
+        return (
+            None if self.expires is None else 1e3 * datetime.fromisoformat(self.expires).timestamp()
+        )
+
+
+def key_id(digest: str) -> str:
+    """How a key is named in usage rows, status and logs (`digest`: hex, `sha256:` before it or not)."""
+    return digest.removeprefix("sha256:")[:12]
+
+
 class TenantSection(Section):
     """Who may call."""
 
-    keys: list[KeyHash] = Field(
-        min_length=1, description="SHA-256 of each API key, as sha256:<64 hex digits>"
+    keys: list[KeyHash | KeySection] = Field(
+        description="API keys: sha256:<64 hex digits>, or {hash, name, scopes, expires}; "
+        "`headrace keys create TENANT` adds one; none = nobody may call"
     )
+
+    def api_keys(self) -> list[KeySection]:
+        """All keys in their long form."""
+        return [KeySection(hash=key) if isinstance(key, str) else key for key in self.keys]
 
 
 class IngressSection(Section):
@@ -193,16 +247,25 @@ class IngressSection(Section):
     replicas: int = Field(1, ge=1, le=16, description="processes")
 
 
+class QueueingSection(Section):
+    """What waits and who is next."""
+
+    replicas: int = Field(
+        2, ge=1, le=16, description="processes; one owns a pool's queue, the others stand by for it"
+    )
+
+
 class EgressSection(Section):
     """Client connections and streams."""
 
     replicas: int = Field(1, ge=1, le=16, description="processes; they share the port")
     grpc: Listen = Field("127.0.0.1:7070", description="where gRPC clients connect")
+    http: Listen = Field("127.0.0.1:8080", description="where OpenAI (HTTP) clients connect")
     buffer_chunks: int = Field(
         1024,
         ge=16,
         le=1_000_000,
-        description="unsent chunks before a slow gRPC client is cancelled",
+        description="unsent chunks before a slow gRPC or HTTP client is cancelled",
     )
 
 
@@ -210,4 +273,7 @@ class StagesSection(Section):
     """The processes around the executors."""
 
     ingress: IngressSection = Field(default_factory=IngressSection, description="first checks")
+    queueing: QueueingSection = Field(
+        default_factory=QueueingSection, description="admission, order, leases"
+    )
     egress: EgressSection = Field(default_factory=EgressSection, description="doors and streams")

@@ -35,6 +35,7 @@ class Rig:
     folder: Path
     nats_port: int
     grpc_port: int
+    http_port: int
 
     @property
     def topology(self) -> Path:
@@ -55,6 +56,11 @@ class Rig:
     def grpc_address(self) -> str:
         """Where gRPC clients connect."""
         return f"127.0.0.1:{self.grpc_port}"
+
+    @property
+    def http_url(self) -> str:
+        """Where OpenAI clients connect."""
+        return f"http://127.0.0.1:{self.http_port}/v1"
 
     def internal_bus(self) -> BusAddress:
         """The stages' own access to the bus (benches watch credits)."""
@@ -105,12 +111,11 @@ def free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def default_topology(nats_port: int, grpc_port: int) -> dict[str, Any]:
+def default_topology() -> dict[str, Any]:
     """One pool of the built-in model, as in the repository's topology.yaml."""
     key = "sha256:" + sha256(KEY.encode()).hexdigest()
     return {
         "version": 1,
-        "bus": {"embedded": True, "port": nats_port},
         "models": {"smollm": {"source": MODEL, "context": 8192}},
         "pools": {
             "small": {
@@ -122,17 +127,17 @@ def default_topology(nats_port: int, grpc_port: int) -> dict[str, Any]:
         },
         "routes": [{"name": "default", "pool": "small"}],
         "tenants": {TENANT: {"keys": [key]}},
-        "stages": {"egress": {"grpc": f"127.0.0.1:{grpc_port}"}},
     }
 
 
 def prepare(folder: Path, topology: dict[str, Any] | None = None) -> Rig:
     """Write a topology with free ports into `folder` without starting it."""
-    nats_port, grpc_port = free_ports(2)
-    rig = Rig(folder, nats_port, grpc_port)
-    document = topology or default_topology(nats_port, grpc_port)
-    document["bus"] = {**document.get("bus", {}), "port": nats_port}
-    document.setdefault("stages", {}).setdefault("egress", {})["grpc"] = rig.grpc_address
+    rig = Rig(folder, *free_ports(3))
+    document = topology or default_topology()
+    document.setdefault("bus", {})["port"] = rig.nats_port
+    doors = document.setdefault("stages", {}).setdefault("egress", {})
+    doors["grpc"] = rig.grpc_address
+    doors["http"] = f"127.0.0.1:{rig.http_port}"
     rig.topology.write_text(json.dumps(document, indent=1))  # JSON is YAML
     return rig
 

@@ -12,11 +12,12 @@ from typing import Final
 import uvloop
 
 from contracts.topology import Topology
+from stages.control.fleet import StartError
 from stages.control.leftovers import CannotEndError, end_leftovers
 from stages.control.natsd import NatsServerError
 from stages.control.order import ProcessSpec, plan
 from stages.control.progress import Progress
-from stages.control.service import Control, StartError
+from stages.control.service import Control
 from stages.control.state import StateFolder
 from stages.runtime.topology_file import load_topology
 

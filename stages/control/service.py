@@ -15,9 +15,11 @@ from nats.aio.msg import Msg
 from nats.js.api import StorageType
 
 from contracts import subjects
+from contracts.lifecycle import Generation
 from contracts.status import Addresses, StatusCall, StatusReport
 from contracts.topology import Topology
 from stages.control.beats import Beats
+from stages.control.fleet import StartError
 from stages.control.launchers import NatsLauncher, StageLauncher
 from stages.control.logs import bound_log
 from stages.control.lost import ExecutorTime
@@ -43,10 +45,6 @@ _LEAST_S: Final = 0.3
 _LOOK_S: Final = 1.0
 
 log = logging.getLogger("headrace.control")
-
-
-class StartError(RuntimeError):
-    """The pipeline did not start; the message says which process and why."""
 
 
 class Control:
@@ -86,7 +84,7 @@ class Control:
         await self._until_ready([self._nats])
         self._bus = bus = await Bus.connect(self._server.address, "control")
         write_private(self._folder.bus_file, self._server.address.model_dump_json())
-        self._generation = await publish_topology(bus, self._topology)
+        self._generation = await publish_topology(bus, self._topology, self._file.read_text())
         await ensure_streams(bus.js, self._topology)
         await bus.listen(subjects.BEAT_ALL, self._beats.on_beat)
         executors = ExecutorTime(bus, self._topology, self._generation)
@@ -251,14 +249,20 @@ async def _faltered(one: Supervised) -> None:
     raise StartError(f"{one.instance} does not start: {one.last_error}")
 
 
-async def publish_topology(bus: Bus, topology: Topology) -> int:
-    """Store the effective topology; returns its generation, which grows only when it changed."""
+async def publish_topology(bus: Bus, topology: Topology, text: str) -> int:
+    """Store the topology; returns its generation, which grows only when it changed."""
     bucket = await bus.js.create_key_value(
         bucket=subjects.TOPOLOGY_BUCKET, history=HISTORY, storage=StorageType.FILE
     )
-    text = topology.model_dump_json().encode()
+    last = 0
     with contextlib.suppress(nats.js.errors.KeyNotFoundError):
         entry = await bucket.get(subjects.TOPOLOGY_SPEC)
-        if entry.value == text and entry.revision is not None:
-            return entry.revision
-    return await bucket.put(subjects.TOPOLOGY_SPEC, text)
+        found = Generation.model_validate_json(entry.value or b"")
+        if found.topology == topology:
+            return found.generation
+        last = found.generation
+    generation = Generation(
+        generation=last + 1, topology=topology, text=text, reason="start", applied_ms=now_ms()
+    )
+    await bucket.put(subjects.TOPOLOGY_SPEC, generation.model_dump_json().encode())
+    return generation.generation

@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import Final
 
+from contracts.topology import Topology
 from stages.egress.delivery import Text
 from stages.egress.ending import Ending
 from stages.egress.frames import receive_frames
@@ -50,6 +51,12 @@ class EgressService:
         await receive_frames(self._bus, self._sessions, self._egress)
         await self._nats.start()
         await self._grpc.start()
+
+    async def prepare(self, topology: Topology) -> None:
+        """Nothing to load."""
+
+    async def reconfigure(self, topology: Topology, generation: int) -> None:
+        """Nothing to change yet."""
 
     async def drain(self) -> None:
         """Refuse new sessions, end queued ones soon, let running ones finish in time, end the rest

@@ -20,9 +20,9 @@ class Access:
 
     def __init__(self, tenants: Mapping[str, TenantSection]) -> None:
         self._tenant_of = {
-            digest.removeprefix("sha256:"): name
+            key.hash.removeprefix("sha256:"): name
             for name, tenant in tenants.items()
-            for digest in tenant.keys
+            for key in tenant.api_keys()
         }
 
     def tenant(self, key: str | None, named: str | None) -> str:

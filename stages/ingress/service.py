@@ -27,6 +27,7 @@ from contracts.internal import (
     Verb,
     Work,
 )
+from contracts.topology import Topology
 from stages.ingress.access import bearer_key
 from stages.ingress.admission import Admission, settle_session, settled
 from stages.ingress.catalog import load_models
@@ -70,6 +71,12 @@ class IngressService:
                 subjects.CLIENT_CALLS, queue="ingress", cb=self._receive
             ),
         ]
+
+    async def prepare(self, topology: Topology) -> None:
+        """Nothing to load."""
+
+    async def reconfigure(self, topology: Topology, generation: int) -> None:
+        """Nothing to change yet."""
 
     async def drain(self) -> None:
         """Finish the calls that came in; others go to other ingress processes."""

@@ -8,8 +8,23 @@ import duckdb
 
 from analytics.queries import create_views
 
-VERSION: Final = 1
-MIGRATIONS: Final[Mapping[int, str]] = {}
+_VERSION_2: Final = """\
+ALTER TABLE attempts ADD COLUMN zone VARCHAR DEFAULT '';
+ALTER TABLE attempts ADD COLUMN device VARCHAR DEFAULT '';
+ALTER TABLE attempts ADD COLUMN fraction DOUBLE DEFAULT 1;
+ALTER TABLE attempts ADD COLUMN fingerprint VARCHAR DEFAULT '';
+ALTER TABLE attempts ADD COLUMN epoch BIGINT DEFAULT 0;
+ALTER TABLE receipts ADD COLUMN sibling_of VARCHAR;
+ALTER TABLE receipts ADD COLUMN choice INTEGER DEFAULT 0;
+ALTER TABLE receipts ADD COLUMN key_id VARCHAR;
+ALTER TABLE receipts ADD COLUMN resumed VARCHAR;
+ALTER TABLE intervals ADD COLUMN fraction DOUBLE DEFAULT 1;
+ALTER TABLE intervals ADD COLUMN fingerprint VARCHAR DEFAULT '';
+"""
+# Added columns: executor identity, the epoch that leased, several answers, keys, resumption.
+
+VERSION: Final = 2
+MIGRATIONS: Final[Mapping[int, str]] = {1: _VERSION_2}
 """SQL that brings version N to N + 1, by N. It runs before schema.sql, in one transaction."""
 
 TABLES: Final = ("attempts", "receipts", "intervals")

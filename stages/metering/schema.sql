@@ -25,7 +25,12 @@ CREATE TABLE IF NOT EXISTS attempts (
     started_ms DOUBLE NOT NULL,
     finished_ms DOUBLE NOT NULL,
     accelerator_hour DOUBLE NOT NULL,
-    currency VARCHAR NOT NULL
+    currency VARCHAR NOT NULL,
+    zone VARCHAR DEFAULT '',
+    device VARCHAR DEFAULT '',
+    fraction DOUBLE DEFAULT 1,
+    fingerprint VARCHAR DEFAULT '',
+    epoch BIGINT DEFAULT 0
 );
 
 -- What was delivered to the caller; one for each accepted request.
@@ -54,7 +59,11 @@ CREATE TABLE IF NOT EXISTS receipts (
     received_ms DOUBLE NOT NULL,
     finished_ms DOUBLE NOT NULL,
     stages MAP(VARCHAR, DOUBLE) NOT NULL,
-    metadata MAP(VARCHAR, VARCHAR) NOT NULL
+    metadata MAP(VARCHAR, VARCHAR) NOT NULL,
+    sibling_of VARCHAR,
+    choice INTEGER DEFAULT 0,
+    key_id VARCHAR,
+    resumed VARCHAR
 );
 
 -- A stretch of an executor's life and what it was spent on.
@@ -75,7 +84,9 @@ CREATE TABLE IF NOT EXISTS intervals (
     drain_ms DOUBLE NOT NULL,
     lost_ms DOUBLE NOT NULL,
     accelerator_hour DOUBLE NOT NULL,
-    currency VARCHAR NOT NULL
+    currency VARCHAR NOT NULL,
+    fraction DOUBLE DEFAULT 1,
+    fingerprint VARCHAR DEFAULT ''
 );
 
 -- What came as a usage event and could not be read as one: set aside, never dropped.

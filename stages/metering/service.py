@@ -14,6 +14,7 @@ from nats.aio.msg import Msg
 from contracts import subjects
 from contracts.errors import ErrorCode, HeadraceError
 from contracts.internal import SnapshotCall, SnapshotReply
+from contracts.topology import Topology
 from stages.metering.events import Received
 from stages.metering.schema import open_database
 from stages.metering.snapshot import Published, Publisher
@@ -166,6 +167,12 @@ class MeteringService:
         with self._source.hurrying():
             while await self._source.unfinished(newest):  # noqa: ASYNC110 - only the server knows
                 await asyncio.sleep(_POLL_S)
+
+    async def prepare(self, topology: Topology) -> None:
+        """Nothing to load."""
+
+    async def reconfigure(self, topology: Topology, generation: int) -> None:
+        """Nothing to change yet."""
 
     async def drain(self) -> None:
         """Store what is pending, publish the last snapshot and close the database."""

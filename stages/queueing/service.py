@@ -13,6 +13,7 @@ from contracts import subjects
 from contracts.errors import ErrorCode, HeadraceError
 from contracts.frames import CREDIT_DECODER
 from contracts.internal import AdmitReply, Inventory, InventoryCall, Work
+from contracts.topology import Topology
 from stages.queueing.clocks import Clocks
 from stages.queueing.closing import Closing
 from stages.queueing.leasing import Leasing
@@ -67,6 +68,12 @@ class QueueingService:
                 await self._bus.serve(subjects.admit(name), Work, self._admit, queue="queueing")
             )
         self._watching = asyncio.get_running_loop().create_task(self._watch.run())
+
+    async def prepare(self, topology: Topology) -> None:
+        """Nothing to load."""
+
+    async def reconfigure(self, topology: Topology, generation: int) -> None:
+        """Nothing to change yet."""
 
     async def drain(self) -> None:
         """Admit nothing more; what is stored waits for the next start, what runs goes on."""

@@ -8,6 +8,7 @@ from nats.aio.subscription import Subscription
 from contracts import subjects
 from contracts.errors import HeadraceError
 from contracts.internal import Work
+from contracts.topology import Topology
 from stages.routing.pools import PoolPolicy
 from stages.runtime.clock import now_ms
 from stages.runtime.stage import Context
@@ -26,6 +27,12 @@ class RoutingService:
     async def start(self) -> None:
         """Subscribe."""
         self._calls = await self._bus.serve(subjects.ROUTE, Work, self._route, queue="routing")
+
+    async def prepare(self, topology: Topology) -> None:
+        """Nothing to load."""
+
+    async def reconfigure(self, topology: Topology, generation: int) -> None:
+        """Nothing to change yet."""
 
     async def drain(self) -> None:
         """Decide what has arrived, take nothing more."""

@@ -22,7 +22,6 @@ from stages.runtime.launch import BusAddress
 
 ERROR_HEADER: Final = "Headrace-Error"
 CONNECT_TIMEOUT_S: Final = 5.0
-INBOX: Final = "hr.inbox"  # clients may listen on `_INBOX.>`, so our own answers go elsewhere
 _STORE_BUSY: Final = 10158  # the same Msg-Id is still being stored: ask again
 
 AnswerT = TypeVar("AnswerT", bound=BaseModel)
@@ -61,7 +60,7 @@ class Bus:
                 ping_interval=3,
                 error_cb=_report,
                 pending_size=16 << 20,
-                inbox_prefix=INBOX,
+                inbox_prefix=address.inbox,
                 reconnected_cb=reconnected,
             ),
             CONNECT_TIMEOUT_S,  # without it the first connect would be tried for ever

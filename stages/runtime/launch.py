@@ -15,6 +15,7 @@ class BusAddress(BaseModel):
     url: str
     user: str
     password: str
+    inbox: str = "hr.inbox"  # prefix of the subjects on which this user hears answers
 
 
 class Launch(BaseModel):
@@ -29,6 +30,7 @@ class Launch(BaseModel):
     state: Path
     spawned_ms: float
     pool: str | None = None
+    generation: int = 0  # of the topology that it is started for, or a later one
 
     def write(self, path: Path) -> None:
         """Store with mode 600."""

@@ -13,14 +13,17 @@ from typing import Final, Protocol
 
 import nats.micro
 import uvloop
+from nats.aio.msg import Msg
 
 from contracts import subjects
-from contracts.internal import Beat
+from contracts.internal import Beat, Done
+from contracts.lifecycle import Generation, PrepareCall
 from contracts.topology import Topology
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
 from stages.runtime.launch import Launch, read_launch
 from stages.runtime.limits import DRAIN_S, END_S
+from stages.runtime.live_topology import LiveTopology, read_generation
 from stages.runtime.loops import forever
 
 BEAT_S: Final = 0.5
@@ -29,9 +32,9 @@ VERSION: Final = "0.1.0"
 log = logging.getLogger("headrace.stage")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Context:
-    """What a service gets: who it is, the bus, and the topology it was started with."""
+    """What a service gets: who it is, the bus, and the topology that it serves now."""
 
     launch: Launch
     bus: Bus
@@ -44,6 +47,15 @@ class Service(Protocol):
 
     async def start(self) -> None:
         """Subscribe; return when ready to serve."""
+
+    async def prepare(self, topology: Topology) -> None:
+        """Load what `topology` needs beyond the present one; raise what stands in its way.
+
+        Nothing that callers notice changes. It may never be followed by `reconfigure`.
+        """
+
+    async def reconfigure(self, topology: Topology, generation: int) -> None:
+        """Serve `topology` from now on; what runs goes on. Raises only for what can be tried again."""
 
     async def drain(self) -> None:
         """Take nothing new and finish what runs; bounded by the caller."""
@@ -61,6 +73,7 @@ class BeatLoop:
     def __init__(self, context: Context, service: Service) -> None:
         self._context = context
         self._service = service
+        self.live: LiveTopology | None = None
         self.ready_ms: float | None = None
         self.draining = False
 
@@ -84,17 +97,26 @@ class BeatLoop:
             sent_ms=now_ms(),
             counters=self._service.counters(),
             detail=self._service.detail(),
+            problem=self.live.problem if self.live is not None else None,
         )
         await self._context.bus.publish(subjects.beat(launch.stage, launch.instance), beat)
 
 
-async def read_topology(bus: Bus) -> tuple[Topology, int]:
-    """The effective topology and its generation, from the bus."""
-    bucket = await bus.js.key_value(subjects.TOPOLOGY_BUCKET)
-    entry = await bucket.get(subjects.TOPOLOGY_SPEC)
-    assert entry.value is not None
-    assert entry.revision is not None
-    return Topology.model_validate_json(entry.value), entry.revision
+async def follow_topology(context: Context, current: Generation, service: Service) -> LiveTopology:
+    """Keep a service on the generation that serves, and answer whether it could serve another."""
+
+    async def take(found: Generation) -> None:
+        await service.reconfigure(found.topology, found.generation)
+        context.topology, context.generation = found.topology, found.generation
+
+    async def prepare(call: PrepareCall, _: Msg) -> Done:
+        await service.prepare(call.generation.topology)
+        return Done(ok=True)
+
+    live = LiveTopology(context.bus, current, take)
+    await live.start()
+    await context.bus.serve(subjects.prepare(context.launch.incarnation), PrepareCall, prepare)
+    return live
 
 
 async def live(launch: Launch, factory: Callable[[Context], Service]) -> None:
@@ -104,11 +126,12 @@ async def live(launch: Launch, factory: Callable[[Context], Service]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     bus = await Bus.connect(launch.bus, launch.incarnation)
-    topology, generation = await read_topology(bus)
-    context = Context(launch, bus, topology, generation)
+    current = await read_generation(bus, launch.generation)
+    context = Context(launch, bus, current.topology, current.generation)
     service = factory(context)
     beats = BeatLoop(context, service)
     await service.start()
+    beats.live = await follow_topology(context, current, service)
     await nats.micro.add_service(
         bus.client, name=f"headrace-{launch.stage}", version=VERSION, description=launch.instance
     )
@@ -118,8 +141,10 @@ async def live(launch: Launch, factory: Callable[[Context], Service]) -> None:
     beats.ready_ms = now_ms()
     log.info("%s ready after %.0f ms", launch.instance, beats.ready_ms - launch.spawned_ms)
     beating = loop.create_task(beats.run())
+    following = loop.create_task(beats.live.run())
     await stop.wait()
     beats.draining = True
+    following.cancel()
     try:
         with contextlib.suppress(Exception):  # the loop says it again, or logs why it cannot
             await beats.send()

@@ -11,13 +11,34 @@ from contracts import subjects
 from contracts.topology import Topology
 
 DUPLICATE_WINDOW_S: Final = 120.0
+KEPT_S: Final = 300.0  # frames, and answers that have finished
+SESSIONS_S: Final = 3600.0 + KEPT_S  # a session may be open for its longest deadline
+MEMORY_BYTES: Final = 256 << 20  # of each stream in memory; the oldest goes first
 
 
 def stream_configs(topology: Topology) -> Iterator[StreamConfig]:
-    """HR_QUEUE (stored requests) and HR_USAGE (usage events), each within `bus.store_bytes`.
+    """HR_QUEUE (stored requests) and HR_USAGE (usage events), each within `bus.store_bytes`; HR_TOK
+    (token frames) and HR_SESSION (records of sessions) in memory.
 
-    Both keep a message until it is dealt with and refuse new ones when full, never drop old ones.
+    The first two keep a message until it is dealt with and refuse new ones when full, never drop old
+    ones. The others are recorders that nobody waits for; after a restart of nats-server they are
+    empty and are made again.
     """
+    for name, subject, age_s, of_each in (
+        (subjects.TOKEN_STREAM, subjects.TOKENS_ALL, KEPT_S, -1),
+        (subjects.SESSION_STREAM, subjects.SESSION_RECORDS, SESSIONS_S, 1),
+    ):
+        yield StreamConfig(
+            name=name,
+            subjects=[subject],
+            storage=StorageType.MEMORY,
+            discard=DiscardPolicy.OLD,
+            max_bytes=MEMORY_BYTES,
+            max_age=age_s,
+            max_msgs_per_subject=of_each,
+            no_ack=True,
+            allow_direct=True,
+        )
     for name, subject in (
         (subjects.QUEUE_STREAM, subjects.stored("*")),
         (subjects.USAGE_STREAM, subjects.USAGE_ALL),

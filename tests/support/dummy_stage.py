@@ -3,6 +3,7 @@
 import os
 
 from contracts import subjects
+from contracts.topology import Topology
 from contracts.usage import IntervalEvent, Price
 from stages.runtime.clock import now_ms
 from stages.runtime.stage import Context, main
@@ -44,6 +45,12 @@ class Dummy:
         await self.context.bus.store(
             subjects.usage("interval", launch.pool), event, event.key, deadline_s=5
         )
+
+    async def prepare(self, topology: Topology) -> None:
+        """Nothing to load."""
+
+    async def reconfigure(self, topology: Topology, generation: int) -> None:
+        """Nothing to change yet."""
 
     async def drain(self) -> None:
         """Nothing runs here."""

@@ -25,7 +25,9 @@ def write_topology(folder: Path, source: str = "smollm2-135m-instruct") -> Path:
         "pools": {"small": {"model": "smollm", "kv_tokens": 4096, "threads": 1}},
         "routes": [{"pool": "small"}],
         "tenants": {"demo": {"keys": [KEY_HASH]}},
-        "stages": {"egress": {"grpc": f"127.0.0.1:{free_port()}"}},
+        "stages": {
+            "egress": {"grpc": f"127.0.0.1:{free_port()}", "http": f"127.0.0.1:{free_port()}"}
+        },
     }
     path.write_text(json.dumps(document, indent=1))  # JSON is YAML
     return path

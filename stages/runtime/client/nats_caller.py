@@ -59,6 +59,7 @@ class NatsCaller:
                 client.connect(
                     url,
                     error_cb=_ignore,
+                    inbox_prefix=subjects.inbox(tenant),
                     closed_cb=closed,
                     allow_reconnect=False,
                     max_reconnect_attempts=1,  # or a refused connection is tried for minutes
