@@ -31,11 +31,11 @@ Handler = Callable[[CallT, Msg], Awaitable[BaseModel | bytes | None]]
 log = logging.getLogger("headrace.bus")
 
 
-class Unserved(HeadraceError):
+class UnservedError(HeadraceError):
     """Nobody serves the subject now: nothing has heard the question."""
 
 
-class Unanswered(HeadraceError):
+class UnansweredError(HeadraceError):
     """No answer came in time: whether the question was heard is unclear."""
 
 
@@ -100,11 +100,11 @@ class Bus:
         try:
             reply = await self.client.request(subject, _encode(message), timeout=timeout_s)
         except nats.errors.NoRespondersError:
-            raise Unserved(
+            raise UnservedError(
                 ErrorCode.NO_CAPACITY, f"nobody serves {subject} now; try again", retry_after_s=1.0
             ) from None
         except (TimeoutError, nats.errors.TimeoutError):
-            raise Unanswered(
+            raise UnansweredError(
                 ErrorCode.DEADLINE_EXCEEDED, f"no answer from {subject} in {timeout_s:.1f} s"
             ) from None
         if reply.headers and ERROR_HEADER in reply.headers:
