@@ -226,6 +226,7 @@ class Chunk(BaseModel):
     seq: int
     offset: int = Field(description="delivered tokens before this chunk")
     text: str
+    tokens: int = Field(0, description="in this chunk: whoever resumes after it says offset + tokens")
     token_ids: list[int] | None = None
 
 
