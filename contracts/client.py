@@ -226,7 +226,7 @@ class Chunk(BaseModel):
     seq: int
     offset: int = Field(description="delivered tokens before this chunk")
     text: str
-    tokens: int = Field(0, description="in this chunk: whoever resumes after it says offset + tokens")
+    next_offset: int = Field(0, description="what to resume with after this chunk")
     token_ids: list[int] | None = None
 
 

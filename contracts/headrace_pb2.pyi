@@ -171,18 +171,18 @@ class Queued(_message.Message):
     def __init__(self, position: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
-    __slots__ = ("seq", "offset", "text", "token_ids", "tokens")
+    __slots__ = ("seq", "offset", "text", "token_ids", "next_offset")
     SEQ_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
-    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     seq: int
     offset: int
     text: str
     token_ids: _containers.RepeatedScalarFieldContainer[int]
-    tokens: int
-    def __init__(self, seq: _Optional[int] = ..., offset: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[int] = ...) -> None: ...
+    next_offset: int
+    def __init__(self, seq: _Optional[int] = ..., offset: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class Complete(_message.Message):
     __slots__ = ("request_id", "finish_reason", "usage", "cost", "timings", "decision", "error", "resumed")

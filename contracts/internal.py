@@ -31,9 +31,6 @@ class Stamps(Internal):
     ingress: float | None = None
     routing: float | None = None
     stored: float | None = None
-    leased: float | None = None
-    started: float | None = None
-    first_token: float | None = None
 
 
 class ClientCall(Internal):
@@ -104,7 +101,10 @@ class AdmitReply(Internal):
 
 
 class Settled(Internal):
-    """Ingress to egress: the request was accepted on these terms, or refused."""
+    """Ingress to egress: the request was accepted on these terms, or refused.
+
+    The answer to a `resume` call as well: then `same_as` is the request to go on with.
+    """
 
     request_id: str
     admitted: AdmitReply | None = None
@@ -244,6 +244,10 @@ class Progress(Internal):
     finish_reason: FinishReason | None = Field(
         None, description="of a closed session whose receipt is stored"
     )
+    fingerprints: dict[int, str] = Field(
+        default_factory=dict, description="attempt → of its executor; told when it is taken over"
+    )
+    accelerator_us: dict[int, int] = Field(default_factory=dict, description="by attempt, as above")
 
 
 class ProgressReply(Internal):
@@ -346,6 +350,7 @@ class RepairReply(Internal):
     started_ms: float
     finish: str | None = Field(description="as in TokenItem; None while it runs")
     error: str | None = None
+    fingerprint: str = Field("", description="of the executor")
 
 
 class Release(Internal):
