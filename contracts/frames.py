@@ -20,7 +20,6 @@ class TokenItem(msgspec.Struct, array_like=True, frozen=True):
     ids: list[int]
     accelerator_us: int
     cached_tokens: int
-    leased_ms: float
     started_ms: float
     finish: str | None = None
     error: str | None = None

@@ -312,6 +312,10 @@ class OwnerRecord(Internal):
     owner: str = Field(description="incarnation; empty = given up in order, free at once")
     epoch: int = Field(description="grows with every change of owner")
     beat: int = Field(description="grows with every write of the same owner")
+    ended: dict[str, int] = Field(
+        default_factory=dict,
+        description="finished, cancelled, failed, expired since the pool's first owner",
+    )
 
 
 class TakeSession(Internal):
@@ -399,6 +403,7 @@ class IdempotencyRecord(Internal):
     request_id: str
     body_sha256: str
     created_ms: float
+    stored: bool = Field(False, description="it was accepted: the key is never free again")
 
 
 class Beat(Internal):

@@ -1,12 +1,14 @@
 """The executor's command line: `python -m gpu_worker --launch FILE` (control does), or `bench …`."""
 
 import argparse
+import gc
 import json
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import gpu_worker.postponed  # noqa: F401 - before what takes long to import
 from gpu_worker.bench import measure, read_requests, serve
 from gpu_worker.config import EngineConfig
 from gpu_worker.engine import Engine
@@ -49,6 +51,7 @@ def bench(options: argparse.Namespace) -> None:
     )
     engine = Engine(open_model(options.source), config)
     engine.warm_up()
+    gc.enable()
     ready = {
         "ready": True,
         "load_s": round(time.perf_counter() - begin, 3),

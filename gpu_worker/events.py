@@ -5,13 +5,13 @@ from collections.abc import Iterable
 from typing import Literal
 
 from contracts.frames import TokenFrame, TokenItem
-from contracts.usage import AttemptEvent
+from contracts.usage import AttemptEvent, Price
 from gpu_worker.output import StepOutput
 from gpu_worker.request import Request, SamplingParams
 from gpu_worker.roster import Held
 from gpu_worker.timekeeping import Identity
 
-AttemptFinish = Literal["stop", "length", "cancelled", "error"]
+AttemptFinish = Literal["stop", "length", "cancelled", "error", "moved", "lost"]
 
 
 def to_request(held: Held) -> Request:
@@ -39,13 +39,14 @@ def book(held: Held, output: StepOutput, step_began_ms: float) -> None:
     if not held.sampled:
         held.prefill_us += output.busy_us
     held.sampled += len(output.token_ids)
+    held.ids += output.token_ids
     held.busy_us = output.busy_us_total
     held.computed = output.computed_tokens
     held.cached = output.cached_tokens
 
 
-def to_item(held: Held, output: StepOutput) -> TokenItem:
-    """What the client's egress needs of one step."""
+def to_item(held: Held, output: StepOutput, fingerprint: str = "") -> TokenItem:
+    """What the client's egress needs of one step; `fingerprint` in an attempt's first item."""
     return TokenItem(
         request_id=held.lease.work.request_id,
         attempt=held.lease.attempt,
@@ -53,9 +54,9 @@ def to_item(held: Held, output: StepOutput) -> TokenItem:
         ids=list(output.token_ids),
         accelerator_us=held.busy_us,
         cached_tokens=held.cached,
-        leased_ms=held.lease.leased_ms,
         started_ms=held.started_ms,
         finish=output.finish,
+        fingerprint=fingerprint,
     )
 
 
@@ -68,7 +69,6 @@ def refused_item(held: Held, reason: str) -> TokenItem:
         ids=[],
         accelerator_us=0,
         cached_tokens=0,
-        leased_ms=held.lease.leased_ms,
         started_ms=held.started_ms,
         finish="error",
         error=reason,
@@ -105,5 +105,12 @@ def to_attempt(held: Held, finish: AttemptFinish, me: Identity, now: float) -> A
         prefill_s=held.prefill_us / 1e6,
         started_ms=held.started_ms or now,
         finished_ms=now,
-        price=me.price,
+        price=Price(
+            accelerator_hour=held.hourly(me.price.accelerator_hour), currency=me.price.currency
+        ),
+        zone=me.zone,
+        device=me.device,
+        fraction=me.fraction,
+        fingerprint=me.fingerprint,
+        epoch=held.lease.epoch,
     )

@@ -11,13 +11,34 @@ class Held:
 
     lease: Lease
     kv_tokens: int  # reserved, whole blocks
+    egress: str = field(init=False)  # where its frames go
+    ids: list[int] = field(init=False)  # output so far, that of earlier attempts first
+    introduced: bool = False  # the egress was sent the fingerprint
     started_ms: float = 0.0
     prefill_us: int = 0
     busy_us: int = 0
     sampled: int = 0
     computed: int = 0
     cached: int = 0
-    cancelled: bool = field(default=False)
+    cancelled: bool = False  # nobody waits for it any more: no frames
+    moving: bool = False  # this executor ends: stopped, to go on elsewhere
+    settled_us: int = 0  # of busy_us, at prices that no longer hold
+    settled: float = 0.0  # their sum: microseconds times price of an hour
+
+    def __post_init__(self) -> None:
+        self.egress = self.lease.work.egress
+        self.ids = list(self.lease.resume_ids)
+
+    def settle(self, hourly: float) -> None:
+        """The price changes: what was used so far costs `hourly`."""
+        self.settled += (self.busy_us - self.settled_us) * hourly
+        self.settled_us = self.busy_us
+
+    def hourly(self, now: float) -> float:
+        """Price of an hour over all of `busy_us`, where one costs `now` at present."""
+        if not self.settled_us:
+            return now
+        return (self.settled + (self.busy_us - self.settled_us) * now) / self.busy_us
 
     @property
     def engine_id(self) -> str:

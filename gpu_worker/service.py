@@ -2,23 +2,33 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from nats.aio.msg import Msg
 
 from contracts import subjects
 from contracts.frames import FRAME_ENCODER, LeaseReply
-from contracts.internal import CancelNotice, Inventory, InventoryCall, Lease
+from contracts.internal import (
+    CancelNotice,
+    Inventory,
+    InventoryCall,
+    Lease,
+    RepairCall,
+    RepairReply,
+)
 from contracts.topology import Topology
 from contracts.usage import Price
 from gpu_worker.config import EngineConfig, device_for
 from gpu_worker.driver import EngineThread, StepReport
 from gpu_worker.engine import Engine
 from gpu_worker.events import to_request
+from gpu_worker.fence import Fence
 from gpu_worker.outbox import Outbox
 from gpu_worker.roster import Held, Roster
 from gpu_worker.timekeeping import Identity
@@ -28,9 +38,10 @@ from stages.runtime.models.store import open_model
 from stages.runtime.stage import Context
 
 CREDIT_S: Final = 0.5
-INTERVAL_S: Final = 2.0
+REPORT_S: Final = 1.0  # running attempts so far
+REPORTS_PER_INTERVAL: Final = 2  # an interval ends where a report does
 # Draining ends before stages.runtime.limits.DRAIN_S, the supervisor kills soon after that: requests
-# may finish for FINISH_S, are then cancelled, and the step that runs may take STEP_S.
+# may finish for FINISH_S, are then stopped and given back, and the step that runs may take STEP_S.
 FINISH_S: Final = 4.0
 STEP_S: Final = 4.5
 ENGINE_DIED: Final = 70  # exit status: the engine raised; the supervisor starts a new executor
@@ -57,19 +68,18 @@ def engine_config(context: Context, pool_name: str) -> EngineConfig:
     )
 
 
-def identity(context: Context, pool_name: str) -> Identity:
-    """What usage events say of this executor."""
-    pool = context.topology.pools[pool_name]
+def identity(topology: Topology, generation: int, pool_name: str, executor: str) -> Identity:
+    """What usage events say of this executor, as a topology has it."""
+    pool = topology.pools[pool_name]
     return Identity(
-        executor=context.launch.incarnation,
+        executor=executor,
         pool=pool_name,
         model=pool.model,
         zone=pool.zone,
         device=device_for(pool.device),
-        generation=context.generation,
-        price=Price(
-            accelerator_hour=pool.price.accelerator_hour, currency=context.topology.currency
-        ),
+        generation=generation,
+        price=Price(accelerator_hour=pool.price.accelerator_hour, currency=topology.currency),
+        fraction=pool.fraction or min(1.0, pool.threads / (os.cpu_count() or 1)),
     )
 
 
@@ -80,15 +90,15 @@ class ExecutorService:
         pool = context.launch.pool
         assert pool is not None, "an executor belongs to a pool"
         self._bus = context.bus
-        self._me = identity(context, pool)
+        self._me = identity(context.topology, context.generation, pool, context.launch.incarnation)
         self._source = context.topology.model_of(pool).source
         self._config = engine_config(context, pool)
         config = self._config
         self._roster = Roster(config.max_batch, config.kv_tokens, config.block_size)
         self._outbox = Outbox(self._bus, self._roster, self._me, context.launch.spawned_ms)
+        self._fence = Fence()
         self._tasks: list[asyncio.Task[None]] = []
-        self._fingerprint = ""
-        self._leases = self._refused = 0
+        self._leases = self._refused = self._reports = 0
 
     async def start(self) -> None:
         """Load the model in the engine's thread, then subscribe and announce credit."""
@@ -98,27 +108,44 @@ class ExecutorService:
         self._engine = EngineThread(self._make_engine, hand_over, _exit_on_failure)
         self._engine.start()
         loaded = await asyncio.to_thread(self._engine.wait_ready, LOAD_S)
-        self._fingerprint = str(loaded.fingerprint)
+        gc.enable()  # see gpu_worker.postponed: nothing large is made from here on
+        self._me = replace(self._me, fingerprint=str(loaded.fingerprint))
+        self._outbox.identify(self._me)
         for line in loaded.memory.lines():
             log.info(line)
         await self._bus.serve(subjects.lease(self._me.executor), Lease, self._on_lease)
+        await self._bus.serve(subjects.repair(self._me.executor), RepairCall, self._on_repair)
         await self._bus.serve(subjects.INVENTORY, InventoryCall, self._on_inventory)
         await self._bus.listen(subjects.CANCEL_ALL, self._on_cancel)
         work = (
             forever("publishing", self._outbox.next_report, 0.0),
             forever("credit", self._outbox.send_credit, CREDIT_S),
-            forever("intervals", self._store_interval, INTERVAL_S),
+            forever("attempts and intervals", self._report, REPORT_S),
         )
         self._tasks = [loop.create_task(each) for each in work]
 
     async def prepare(self, topology: Topology) -> None:
-        """Nothing to load."""
+        """Fine: whatever an executor is made with, control replaces it for."""
 
     async def reconfigure(self, topology: Topology, generation: int) -> None:
-        """Nothing to change yet."""
+        """Take over what is said of it: price, zone, fraction. Its time is split here, and what
+        runs costs the old price for its part until now."""
+        pool, executor = self._me.pool, self._me.executor
+        if pool in topology.pools:
+            found = identity(topology, generation, pool, executor)
+            # what it was made with stays true of this process until it is replaced
+            self._me = replace(
+                found,
+                model=self._me.model,
+                device=self._me.device,
+                fingerprint=self._me.fingerprint,
+            )
+        else:  # the pool goes, and this process with it
+            self._me = replace(self._me, generation=generation)
+        self._outbox.identify(self._me, self._engine.intervals)
 
     async def drain(self) -> None:
-        """Take no more leases, let requests finish for a while, cancel the rest, book everything."""
+        """Take no more leases, let requests finish for a while, give the rest back, book all."""
         self._outbox.draining = True
         try:
             await self._outbox.send_credit()
@@ -146,7 +173,8 @@ class ExecutorService:
             "model": self._me.model,
             "zone": self._me.zone,
             "device": self._me.device,
-            "fingerprint": self._fingerprint,
+            "fraction": f"{self._me.fraction:g}",
+            "fingerprint": self._me.fingerprint,
             "interval_end_ms": f"{self._outbox.interval_end_ms:.3f}",
         }
 
@@ -156,9 +184,11 @@ class ExecutorService:
         return engine
 
     async def _end(self) -> None:
-        """Stop the engine; whether it heeds or not, all attempts and all time are booked."""
+        """Stop the engine; whether it heeds or not, all attempts and all time are booked, and what
+        was not finished is given back."""
         for held in self._roster.all():
-            self._cancel(held)
+            held.moving = True
+            self._engine.cancel(held.engine_id)
         try:
             await asyncio.to_thread(self._engine.stop, STEP_S)
         except TimeoutError as error:
@@ -174,10 +204,11 @@ class ExecutorService:
             await self._outbox.empty.wait()
 
     async def _on_lease(self, lease: Lease, _: Msg) -> bytes:
-        held = None if self._outbox.draining else self._roster.take(lease)
+        reason = self._objection(lease)
+        held = None if reason else self._roster.take(lease)
         if held is None:
             self._refused += 1
-            reason = "draining" if self._outbox.draining else "no room, or already here"
+            reason = reason or "no room, or already here"
             return FRAME_ENCODER.encode(LeaseReply(False, self._outbox.credit(), reason))
         self._leases += 1
         for older in self._roster.attempts_of(lease.work.request_id):
@@ -186,13 +217,31 @@ class ExecutorService:
         self._engine.submit(to_request(held))
         return FRAME_ENCODER.encode(LeaseReply(True, self._outbox.credit()))
 
-    async def _on_inventory(self, _: InventoryCall, __: Msg) -> Inventory:
+    def _objection(self, lease: Lease) -> str:
+        """Why no lease of this kind is taken now; empty = none."""
+        if self._outbox.draining:
+            return "draining"
+        pool = lease.work.pool or self._me.pool
+        if not self._fence.admits(pool, lease.epoch):
+            known = self._fence.known(pool)
+            return f"lease of epoch {lease.epoch}, but pool {pool} has an owner of epoch {known}"
+        return ""
+
+    async def _on_repair(self, call: RepairCall, _: Msg) -> RepairReply:
+        return self._outbox.repairs.answer(call)
+
+    async def _on_inventory(self, call: InventoryCall, _: Msg) -> Inventory | None:
+        if call.pool not in (None, self._me.pool):
+            return None
+        self._fence.admits(self._me.pool, call.epoch)
         return Inventory(
             executor=self._me.executor, pool=self._me.pool, running=self._roster.running
         )
 
     def _on_cancel(self, msg: Msg) -> None:
         notice = CancelNotice.model_validate_json(msg.data)
+        if not self._fence.admits(notice.pool or self._me.pool, notice.epoch):
+            return
         for held in self._roster.attempts_of(notice.request_id):
             if notice.attempt in (None, held.lease.attempt):
                 self._cancel(held)
@@ -201,8 +250,14 @@ class ExecutorService:
         held.cancelled = True
         self._engine.cancel(held.engine_id)
 
-    async def _store_interval(self) -> None:
-        self._outbox.store_interval(self._engine.intervals)
+    async def _report(self) -> None:
+        """Both describe the same moment: nothing runs in between."""
+        try:
+            if self._reports % REPORTS_PER_INTERVAL == 0:
+                self._outbox.store_interval(self._engine.intervals)
+        finally:
+            self._reports += 1
+            await self._outbox.report_attempts()
 
 
 def onto(

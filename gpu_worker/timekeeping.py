@@ -8,7 +8,7 @@ from gpu_worker.driver import Intervals
 
 @dataclass(frozen=True)
 class Identity:
-    """What every interval of this executor says."""
+    """What this executor says of itself in every interval and attempt."""
 
     executor: str
     pool: str
@@ -17,17 +17,20 @@ class Identity:
     device: str
     generation: int
     price: Price
+    fraction: float = 1.0  # of its machine
+    fingerprint: str = ""  # known once the model is loaded
 
 
 class Timekeeper:
     """Turns the engine thread's running totals into consecutive events.
 
     The first begins at the spawn; what passed before the thread started counts as startup. The wall
-    clock is read once: all later boundaries follow from the thread's monotonic totals.
+    clock is read once: all later boundaries follow from the thread's monotonic totals. An event
+    says what `identity` is when it is made; whoever changes it reports first.
     """
 
     def __init__(self, identity: Identity, spawned_ms: float, thread_started_ms: float) -> None:
-        self._identity = identity
+        self.identity = identity
         self._prelude_ms = max(0.0, thread_started_ms - spawned_ms)
         self._reported = Intervals()
         self.end_ms = spawned_ms
@@ -45,7 +48,7 @@ class Timekeeper:
         start = self.end_ms
         self.end_ms = start + length
         self._reported, self._prelude_ms = total, 0.0
-        i = self._identity
+        i = self.identity
         return IntervalEvent(
             executor=i.executor,
             pool=i.pool,
@@ -61,4 +64,6 @@ class Timekeeper:
             idle_ms=0.0 if draining else idle,
             drain_ms=idle if draining else 0.0,
             price=i.price,
+            fraction=i.fraction,
+            fingerprint=i.fingerprint,
         )

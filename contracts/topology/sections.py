@@ -81,7 +81,10 @@ class ExecutorRange(Section):
 
     min: int = Field(1, ge=0, le=64, description="executors that are started")
     max: int = Field(
-        1, ge=1, le=64, description="bound for a later planner; today `min` are started"
+        1,
+        ge=1,
+        le=64,
+        description="most executors that may be wanted while running; the file alone starts `min`",
     )
 
 

@@ -1,8 +1,10 @@
 """Weights of a Llama-family decoder: read, fused, packed; layers in parallel to load fast."""
 
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
@@ -12,6 +14,8 @@ from gpu_worker.model.dequant import Floats
 from gpu_worker.model.linear import Linear, Scheme, linear_for
 from gpu_worker.model.reader import WeightReader
 from stages.runtime.models.spec import ModelConfig, ModelSpec
+
+LOAD_THREADS: Final = 4  # at most; each holds one weight as float32
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,13 @@ class DecoderWeights:
 
 
 def load_weights(spec: ModelSpec, scheme: Scheme, threads: int) -> DecoderWeights:
-    """Read and pack all weights with `threads` threads. Raises reader.WeightError."""
+    """Read and pack all weights with `threads` threads, or more where there are cores.
+
+    Raises reader.WeightError.
+    """
     config, reader = spec.config, WeightReader(spec)
     pack = linear_for(scheme)
+    threads = max(threads, min(LOAD_THREADS, os.cpu_count() or 1))
     with ThreadPoolExecutor(threads, thread_name_prefix="load") as pool:
         ends = pool.submit(_ends, reader, config, pack)
         layers = pool.map(lambda i: _layer(reader, config, i, pack), range(config.layers))

@@ -89,7 +89,7 @@ def make_item(
     """An executor's tokens."""
     ids = ids_of(text) if isinstance(text, str) else text
     return TokenItem(
-        request_id, attempt, offset, ids, us, 2, NOW + 5, NOW + 6, finish=finish, error=error
+        request_id, attempt, offset, ids, us, 2, NOW + 6, finish=finish, error=error
     )
 
 

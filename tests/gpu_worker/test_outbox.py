@@ -170,8 +170,8 @@ async def test_closing_books_whatever_the_engine_never_answered_for(
     events = await usage_events(bus)
     attempts = {e.request_id: e for e in events if isinstance(e, AttemptEvent)}
     assert {name: e.finish for name, e in attempts.items()} == {
-        "running": "cancelled",
-        "waiting": "cancelled",
+        "running": "moved",
+        "waiting": "moved",
     }
     assert attempts["running"].accelerator_s == pytest.approx(0.0015)
     assert attempts["waiting"].accelerator_s == 0.0

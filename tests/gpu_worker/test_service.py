@@ -233,7 +233,7 @@ async def test_what_cannot_finish_while_draining_ends_in_an_attempt_with_all_it_
     await service.drain()
     events = await usage_events(bus)
     [attempt] = [event for event in events if isinstance(event, AttemptEvent)]
-    assert attempt.finish == "cancelled"
+    assert attempt.finish == "moved"
     busy = sum(event.busy_ms for event in events if isinstance(event, IntervalEvent))
     assert attempt.accelerator_s == pytest.approx(busy / 1e3, abs=1e-6)
     assert watch.finish("a") is None  # the session goes on elsewhere
@@ -261,7 +261,7 @@ async def test_a_step_that_outlasts_the_drain_loses_neither_attempt_nor_interval
         freed.set()
         await asyncio.to_thread(service._engine.stop, 30)
     [attempt] = [event for event in events if isinstance(event, AttemptEvent)]
-    assert (attempt.finish, attempt.completion_tokens) == ("cancelled", 5)
+    assert (attempt.finish, attempt.completion_tokens) == ("moved", 5)
     intervals = [event for event in events if isinstance(event, IntervalEvent)]
     assert f"{intervals[-1].end_ms:.3f}" == service.detail()["interval_end_ms"]
     assert sum(event.busy_ms for event in intervals) >= attempt.accelerator_s * 1e3 - 1e-3
@@ -290,7 +290,7 @@ def test_the_device_label_is_what_the_topology_resolves_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch = launch_file(tmp_path, BusAddress(url="", user="", password=""))
-    context = Context(launch, cast("Bus", None), topology(tmp_path), 1)
-    assert identity(context, "small").device == "cpu"
+    service = ExecutorService(Context(launch, cast("Bus", None), topology(tmp_path), 1))
+    assert service.detail()["device"] == "cpu"
     monkeypatch.setattr(service_module, "device_for", lambda wanted: f"best of {wanted}")
-    assert identity(context, "small").device == "best of auto"
+    assert identity(topology(tmp_path), 1, "small", ME).device == "best of auto"
