@@ -1,18 +1,28 @@
-"""Asking routing and queueing to take a request, and what an unclear answer means."""
+"""Asking routing and queueing to take a request: again while nobody answers, for admission is
+idempotent by request id."""
 
 import logging
 from typing import Final
 
 import nats.errors
+from tenacity import (
+    AsyncRetrying,
+    RetryError,
+    retry_if_exception_type,
+    stop_after_delay,
+    wait_random,
+)
 
 from contracts import subjects
 from contracts.client import FinishReason
 from contracts.errors import ErrorCode, HeadraceError
 from contracts.internal import CancelNotice, Work
-from stages.runtime.bus import Bus
+from stages.runtime.bus import Bus, UnansweredError, UnservedError
 from stages.runtime.clock import now_ms
 
 ADMIT_S: Final = 5.0
+TRY_S: Final = 1.0
+PAUSE_S: Final = (0.05, 0.1)
 GRACE_S: Final = 0.5  # queueing itself answers a request whose deadline has come
 RETRY_S: Final = 1.0
 
@@ -28,25 +38,38 @@ class Admission:
     async def ask(self, work: Work) -> bytes:
         """The `AdmitReply` as it came; HeadraceError where the request was not taken.
 
-        Without an answer it may be stored all the same: a notice tells queueing to forget it.
+        A refusal is final at once. While nobody serves a subject of the chain (an owner is being
+        replaced), or no answer comes in a second, it is asked again, until 5 s or the deadline are
+        over. Where an answer was missed it may be stored all the same: a notice tells queueing to
+        forget it.
         """
         left_s = (work.deadline_ms - now_ms()) / 1000
-        timeout_s = min(ADMIT_S, max(left_s, 0.0) + GRACE_S)
+        limit_s = min(ADMIT_S, max(left_s, 0.0) + GRACE_S)
+        message = work.model_dump_json().encode()
+        unclear = False
         try:
-            return await self._bus.request_bytes(subjects.ROUTE, work, timeout_s)
-        except HeadraceError as error:
-            if error.info.code is not ErrorCode.DEADLINE_EXCEEDED:
-                raise
-            await self.forget(work.request_id)
-            if now_ms() >= work.deadline_ms:
-                raise HeadraceError(
-                    ErrorCode.DEADLINE_EXCEEDED, "the deadline passed before admission"
-                ) from error
-            raise HeadraceError(
-                ErrorCode.NO_CAPACITY,
-                f"the queue did not answer in {timeout_s:.1f} s; call again in {RETRY_S:g} s",
-                retry_after_s=RETRY_S,
-            ) from error
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception_type((UnservedError, UnansweredError)),
+                stop=stop_after_delay(limit_s),
+                wait=wait_random(*PAUSE_S),
+            ):
+                with attempt:
+                    try:
+                        return await self._bus.request_bytes(
+                            subjects.ROUTE, message, min(TRY_S, limit_s)
+                        )
+                    except UnansweredError:
+                        unclear = True
+                        raise
+        except RetryError as error:
+            if unclear:
+                await self.forget(work.request_id)
+            raise _given_up(work, limit_s) from error
+        except HeadraceError:
+            if unclear:
+                await self.forget(work.request_id)
+            raise
+        raise AssertionError("tenacity ends by an answer or an exception")
 
     async def forget(self, request_id: str) -> None:
         """Should it be stored, now or later: nobody waits for it."""
@@ -55,6 +78,16 @@ class Admission:
             await self._bus.publish(subjects.cancel(request_id), notice)
         except (OSError, nats.errors.Error) as error:
             log.warning("no notice about %s: %r", request_id, error)
+
+
+def _given_up(work: Work, limit_s: float) -> HeadraceError:
+    if now_ms() >= work.deadline_ms:
+        return HeadraceError(ErrorCode.DEADLINE_EXCEEDED, "the deadline passed before admission")
+    return HeadraceError(
+        ErrorCode.NO_CAPACITY,
+        f"the queue did not answer in {limit_s:.1f} s; call again in {RETRY_S:g} s",
+        retry_after_s=RETRY_S,
+    )
 
 
 def settled(request_id: str, admitted: bytes) -> bytes:

@@ -1,5 +1,6 @@
 """The models that pools serve, as ingress needs them: tokenizer, template, context."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,12 +67,33 @@ class Source:
     patient: LazyEncoder
 
 
-def load_models(topology: Topology) -> dict[str, PromptMaker]:
-    """Every model that a pool serves, by topology name. Raises ModelError for one not in the store."""
-    served = sorted({pool.model for pool in topology.pools.values()})
-    references = {topology.models[name].source for name in served}
-    sources = {reference: _load(reference) for reference in sorted(references)}
-    return {name: _maker(name, topology.models[name], sources) for name in served}
+class Catalog:
+    """The sources in memory. A new topology loads what it needs beyond the present one."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, Source] = {}
+
+    async def prepare(self, topology: Topology) -> None:
+        """Load what is missing, beside the event loop. Raises ModelError for a model not in the store."""
+        for reference in sorted(_references(topology) - self._sources.keys()):
+            self._sources[reference] = await asyncio.to_thread(_load, reference)
+
+    async def models(self, topology: Topology) -> dict[str, PromptMaker]:
+        """Every model that a pool serves, by topology name; others are forgotten. Raises ModelError."""
+        await self.prepare(topology)
+        wanted = _references(topology)
+        self._sources = {name: each for name, each in self._sources.items() if name in wanted}
+        return {
+            name: _maker(name, topology.models[name], self._sources) for name in _served(topology)
+        }
+
+
+def _served(topology: Topology) -> list[str]:
+    return sorted({pool.model for pool in topology.pools.values()})
+
+
+def _references(topology: Topology) -> set[str]:
+    return {topology.models[name].source for name in _served(topology)}
 
 
 def _maker(name: str, section: ModelSection, sources: dict[str, Source]) -> PromptMaker:

@@ -5,13 +5,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from contracts.client import CancelRequest, ChatRequest, GenerateRequest, ModelList
+from contracts.client import (
+    CancelRequest,
+    ChatRequest,
+    GenerateRequest,
+    ModelList,
+    ResumeRequest,
+)
 from contracts.errors import ErrorCode, HeadraceError
 from contracts.internal import Door, Stamps, Verb, Work
 from contracts.subjects import CLIENT_VERBS
 from contracts.topology import Topology
-from stages.ingress.access import Access
+from stages.ingress.access import Access, Caller
 from stages.ingress.deadline import deadline_ms
+from stages.ingress.identity import Identity, identity
 from stages.ingress.prompt import PromptMaker, answer_limit
 from stages.ingress.routes import Routes
 from stages.ingress.validate import parse
@@ -31,6 +38,8 @@ class Call:
     body: bytes
     received_ms: float
     traceparent: str | None = None
+    sibling_of: str | None = None
+    choice: int = 0
 
 
 class Intake:
@@ -44,29 +53,38 @@ class Intake:
         now_ms: Callable[[], float],
         new_seed: Callable[[], int],
     ) -> None:
-        self._access = Access(topology.tenants)
+        self.access = Access(topology.tenants)
         self._routes = Routes(topology)
         self._generation = generation
         self._models = models
         self._now_ms = now_ms
         self._new_seed = new_seed
 
-    def enter(self, call: Call) -> tuple[str, Verb]:
-        """The caller's tenant and what it wants. Raises on access and an unknown verb."""
-        tenant = self._access.tenant(call.api_key, call.tenant)
+    def enter(self, call: Call) -> tuple[Caller, Verb]:
+        """The caller and what it wants. Raises on access, scope and an unknown verb."""
+        caller = self.access.caller(call.api_key, call.tenant, self._now_ms())
         if call.verb not in CLIENT_VERBS:
             raise HeadraceError(
                 ErrorCode.NOT_FOUND,
                 f"unknown call {call.verb[:64]!r}; there are: {', '.join(CLIENT_VERBS)}",
             )
-        return tenant, cast("Verb", call.verb)
+        caller.allow(call.verb)
+        return caller, cast("Verb", call.verb)
 
-    async def work(self, call: Call, tenant: str, verb: Verb) -> Work:
-        """A generate or chat call as work, `egress` still empty. Raises HeadraceError."""
+    async def work(self, call: Call, caller: Caller, verb: Verb) -> tuple[Work, Identity | None]:
+        """A generate or chat call as work, `egress` still empty, and its idempotency key if it has
+        one. Raises HeadraceError.
+        """
         request: ChatRequest | GenerateRequest = (
             parse(call.body, ChatRequest) if verb == "chat" else parse(call.body, GenerateRequest)
         )
-        match = self._routes.match(tenant, verb, request)
+        work = await self._work(call, caller, verb, request)
+        return work, identity(caller.tenant, verb, call.choice, request)
+
+    async def _work(
+        self, call: Call, caller: Caller, verb: Verb, request: ChatRequest | GenerateRequest
+    ) -> Work:
+        match = self._routes.match(caller.tenant, verb, request)
         deadline = deadline_ms(request, match.route.timeout_ms, call.received_ms, self._now_ms())
         maker = self._models[match.model]
         prompt_ids = await maker.ids(request)
@@ -78,12 +96,13 @@ class Intake:
             sampling = sampling.model_copy(update={"seed": self._new_seed()})
         return Work(
             request_id=call.request_id,
-            tenant=tenant,
+            tenant=caller.tenant,
             egress="",
             door=call.door,
             route=match.name,
             model=match.model,
             model_named=match.model_named,
+            pool=match.pool,
             prompt_ids=prompt_ids,
             max_tokens=limit,
             sampling=sampling,
@@ -96,11 +115,19 @@ class Intake:
             traceparent=traceparent(call.traceparent),
             metadata=request.metadata,
             stamps=Stamps(received=call.received_ms),
+            key_id=caller.key_id,
+            sibling_of=call.sibling_of,
+            choice=call.choice,
+            resume_window_ms=request.resume_window_ms,
         )
 
     def cancel(self, call: Call) -> str:
         """The request to end. Raises invalid_request."""
         return parse(call.body, CancelRequest).request_id
+
+    def resume(self, call: Call) -> ResumeRequest:
+        """The request to go on with. Raises invalid_request."""
+        return parse(call.body, ResumeRequest)
 
     def models(self) -> ModelList:
         """What a tenant may name."""

@@ -16,6 +16,7 @@ class Match:
     route: RouteSection
     model: str
     model_named: bool
+    pool: str  # as this topology has it; routing decides, by its own where it has another one
 
 
 class Routes:
@@ -40,7 +41,9 @@ class Routes:
             if _takes(route, tenant, verb, options):
                 model = options.model or self._topology.pools[route.pool].model
                 name = self._topology.route_name(index)
-                return Match(name, route, model, options.model is not None)
+                serving = self._pools[model]
+                pool = route.pool if route.pool in serving else serving[0]
+                return Match(name, route, model, options.model is not None, pool)
         raise HeadraceError(
             ErrorCode.NOT_FOUND,
             f"no route of the topology takes a {verb} call of tenant {tenant!r} "

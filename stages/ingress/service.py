@@ -1,16 +1,14 @@
 """Wiring of ingress: both doors' calls in, one path through intake and admission."""
 
-import asyncio
 import logging
 import secrets
 import time
 from collections import Counter
 from typing import Final
 
-import nats.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from contracts import subjects
 from contracts.client import CancelReply, Refused
@@ -19,9 +17,7 @@ from contracts.internal import (
     Beat,
     CancelSession,
     ClientCall,
-    Done,
-    DropSession,
-    OpenSession,
+    ResumeSession,
     Settled,
     SettleSession,
     Verb,
@@ -30,16 +26,17 @@ from contracts.internal import (
 from contracts.topology import Topology
 from stages.ingress.access import bearer_key
 from stages.ingress.admission import Admission, settle_session, settled
-from stages.ingress.catalog import load_models
+from stages.ingress.catalog import Catalog
+from stages.ingress.clients import Clients
 from stages.ingress.egresses import Egresses
+from stages.ingress.idempotency import Claim, Idempotency
+from stages.ingress.identity import Identity
 from stages.ingress.intake import Call, Intake, forwarded
+from stages.ingress.sessions import Sessions
 from stages.runtime.clock import new_request_id, now_ms
 from stages.runtime.stage import Context
 
 PARTITION: Final = 0
-OPEN_S: Final = 1.0
-OPEN_TRIES: Final = 2
-CANCEL_S: Final = 1.0
 
 log = logging.getLogger("headrace.ingress")
 
@@ -52,16 +49,17 @@ class IngressService:
         self._bus = context.bus
         self._admission = Admission(context.bus)
         self._egresses = Egresses()
+        self._sessions = Sessions(context.bus, self._egresses)
+        self._idempotency = Idempotency(context.bus, self._sessions.known)
+        self._catalog = Catalog()
+        self._clients = Clients.of(context, lambda: self._intake.access)
         self._calls: list[Subscription] = []
         self._counts: Counter[str] = Counter()
 
     async def start(self) -> None:
         """Load tokenizers, then take calls. Raises ModelError for a model not in the store."""
-        topology = self._context.topology
-        models = await asyncio.to_thread(load_models, topology)
-        self._intake = Intake(
-            topology, self._context.generation, models, now_ms, lambda: secrets.randbits(63)
-        )
+        await self.reconfigure(self._context.topology, self._context.generation)
+        await self._clients.start()
         await self._bus.listen(subjects.beat("egress", "*"), self._on_beat)
         self._calls = [
             await self._bus.serve(
@@ -73,20 +71,25 @@ class IngressService:
         ]
 
     async def prepare(self, topology: Topology) -> None:
-        """Nothing to load."""
+        """Load the tokenizers of its new models. Raises ModelError."""
+        await self._catalog.prepare(topology)
 
     async def reconfigure(self, topology: Topology, generation: int) -> None:
-        """Nothing to change yet."""
+        """Calls that come from now on; those under way finish with what they began with."""
+        models = await self._catalog.models(topology)
+        self._intake = Intake(topology, generation, models, now_ms, lambda: secrets.randbits(63))
+        self._clients.changed()
 
     async def drain(self) -> None:
         """Finish the calls that came in; others go to other ingress processes."""
+        self._clients.stop()
         for subscription in self._calls:
             await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py's is unannotated
         await self._bus.settle(2.5)  # of limits.DRAIN_S
 
     def counters(self) -> dict[str, float]:
         """Calls by outcome since start; `refused_<code>` for each error code met."""
-        return {"calls": 0, "admitted": 0, "refused": 0, "dropped": 0, **self._counts}
+        return {"calls": 0, "admitted": 0, "refused": 0, "dropped": 0, "repeats": 0, **self._counts, **self._clients.counts}
 
     def detail(self) -> dict[str, str]:
         """The egress processes that take sessions."""
@@ -112,20 +115,54 @@ class IngressService:
             tenant=door_call.tenant,
             body=door_call.body.encode(),
             received_ms=door_call.received_ms,
+            sibling_of=door_call.sibling_of,
+            choice=door_call.choice,
         )
         try:
-            tenant, verb = self._intake.enter(call)
-            if verb not in ("generate", "chat"):
-                return await self._answer(call, tenant, verb)
-            work = await self._intake.work(call, tenant, verb)
-            admitted = await self._admission.ask(forwarded(work, door_call.egress, now_ms()))
+            return await self._take_door(call, door_call.egress)
         except HeadraceError as error:
             info = self._refused(error)
             if door_call.verb in ("generate", "chat"):
                 return Settled(request_id=call.request_id, error=info)
             raise
-        self._counts["admitted"] += 1
+
+    async def _take_door(self, call: Call, egress: str) -> BaseModel | bytes:
+        intake = self._intake
+        caller, verb = intake.enter(call)
+        if verb == "resume":
+            earlier = intake.resume(call).request_id
+            return Settled(request_id=earlier, same_as=earlier, tenant=caller.tenant)
+        if verb not in ("generate", "chat"):
+            return await self._answer(intake, call, caller.tenant, verb)
+        work, identity = await intake.work(call, caller, verb)
+        claim = await self._claim(work, identity)
+        if isinstance(claim, str):
+            return Settled(request_id=call.request_id, same_as=claim, tenant=caller.tenant)
+        admitted = await self._admit(forwarded(work, egress, now_ms()), claim)
         return settled(call.request_id, admitted)
+
+    # Both
+
+    async def _claim(self, work: Work, identity: Identity | None) -> Claim | str | None:
+        """A str is the earlier request that has the call's idempotency key."""
+        if identity is None:
+            return None
+        claim = await self._idempotency.claim(identity, work.request_id, work.deadline_ms)
+        self._counts["repeats"] += isinstance(claim, str)
+        return claim
+
+    async def _admit(self, work: Work, claim: Claim | None) -> bytes:
+        """Queueing's answer; a refused call frees its key."""
+        try:
+            admitted = await self._admission.ask(work)
+        except BaseException:
+            if claim is not None:
+                await self._idempotency.free(claim)
+            raise
+        self._counts["admitted"] += 1
+        if claim is not None:
+            self._bus.spawn(self._idempotency.stored(claim))
+        return admitted
 
     # NATS clients
 
@@ -161,52 +198,46 @@ class IngressService:
 
     async def _take(self, call: Call, reply: str) -> BaseModel | None:
         """What to answer at once; None where the egress speaks from here on."""
-        tenant, verb = self._intake.enter(call)
+        intake = self._intake
+        caller, verb = intake.enter(call)
+        if verb == "resume":
+            wanted = intake.resume(call)
+            await self._resume(call, caller.tenant, wanted.request_id, wanted.offset, reply)
+            return None
         if verb not in ("generate", "chat"):
-            return await self._answer(call, tenant, verb)
-        work = await self._intake.work(call, tenant, verb)
-        egress = await self._open(work, reply)
-        await self._settle(forwarded(work, egress, now_ms()))
+            return await self._answer(intake, call, caller.tenant, verb)
+        work, identity = await intake.work(call, caller, verb)
+        claim = await self._claim(work, identity)
+        if isinstance(claim, str):
+            await self._resume(call, caller.tenant, claim, 0, reply)
+            return None
+        try:
+            egress = await self._sessions.open(work, reply)
+        except BaseException:
+            if claim is not None:
+                await self._idempotency.free(claim)
+            raise
+        await self._settle(forwarded(work, egress, now_ms()), claim)
         return None
 
-    async def _open(self, work: Work, reply: str) -> str:
-        """Have a live egress hold the session; its name. Raises no_capacity."""
-        call = OpenSession(
-            request_id=work.request_id,
-            tenant=work.tenant,
+    async def _resume(
+        self, call: Call, tenant: str, request_id: str, offset: int, reply: str
+    ) -> None:
+        session = ResumeSession(
+            request_id=request_id,
+            tenant=tenant,
+            offset=offset,
             reply=reply,
-            received_ms=work.stamps.received,
+            received_ms=call.received_ms,
         )
-        for _ in range(OPEN_TRIES):
-            egress = self._egresses.pick(time.monotonic())
-            if await self._open_at(egress, call):
-                return egress
-            self._egresses.drop(egress)
-            # Only its answer may be missing: the session must not live on beside another one.
-            await self._tell(egress, DropSession(request_id=work.request_id))
-        raise HeadraceError(
-            ErrorCode.NO_CAPACITY,
-            "no egress process opens a session; call again in 1 s",
-            retry_after_s=1.0,
-        )
+        await self._sessions.resume(session)
 
-    async def _open_at(self, egress: str, call: OpenSession) -> bool:
-        """Whether it holds the session. Raises invalid_request for an inbox it does not take."""
-        try:
-            return (await self._bus.request(subjects.session(egress), call, Done, OPEN_S)).ok
-        except (HeadraceError, ValidationError, OSError, nats.errors.Error) as error:
-            if isinstance(error, HeadraceError) and error.info.code is ErrorCode.INVALID_REQUEST:
-                raise
-            log.warning("egress %s opens no session: %r", egress, error)
-            return False
-
-    async def _settle(self, work: Work) -> None:
+    async def _settle(self, work: Work, claim: Claim | None) -> None:
         """Tell the egress how admission went; it alone tells the client, whatever goes wrong here."""
         message: BaseModel | bytes
         try:
-            admitted = await self._admission.ask(work)
+            admitted = await self._admit(work, claim)
             message = settle_session(settled(work.request_id, admitted))
-            self._counts["admitted"] += 1
         except HeadraceError as error:
             outcome = Settled(request_id=work.request_id, error=self._refused(error))
             message = SettleSession(settled=outcome)
@@ -215,36 +246,21 @@ class IngressService:
             await self._admission.forget(work.request_id)
             outcome = Settled(request_id=work.request_id, error=self._refused(_failed()))
             message = SettleSession(settled=outcome)
-        await self._tell(work.egress, message)
-
-    async def _tell(self, egress: str, message: BaseModel | bytes) -> None:
-        """Without waiting. What does not reach a session in 10 s, the egress does without."""
-        try:
-            await self._bus.publish(subjects.session(egress), message)
-        except (OSError, nats.errors.Error) as error:
-            log.warning("nothing goes to egress %s: %r", egress, error)
+        await self._sessions.tell(work.egress, message)
 
     # Calls that are answered at once
 
-    async def _answer(self, call: Call, tenant: str, verb: Verb) -> BaseModel:
+    async def _answer(self, intake: Intake, call: Call, tenant: str, verb: Verb) -> BaseModel:
         if verb == "models":
-            return self._intake.models()
-        request_id = self._intake.cancel(call)
-        session = CancelSession(request_id=request_id, tenant=tenant)
-        asked = [self._cancel_at(name, session) for name in self._egresses.alive(time.monotonic())]
-        if any(await asyncio.gather(*asked)):
+            return intake.models()
+        request_id = intake.cancel(call)
+        if await self._sessions.cancel(CancelSession(request_id=request_id, tenant=tenant)):
             return CancelReply(request_id=request_id)
         raise HeadraceError(
             ErrorCode.NOT_FOUND,
             f"no running request {request_id!r} of tenant {tenant!r}; it may have ended",
             field="request_id",
         )
-
-    async def _cancel_at(self, egress: str, session: CancelSession) -> bool:
-        try:
-            return (await self._bus.request(subjects.session(egress), session, Done, CANCEL_S)).ok
-        except HeadraceError:
-            return False
 
 
 def _failed() -> HeadraceError:

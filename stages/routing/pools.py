@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from contracts.errors import ErrorCode, HeadraceError
+from contracts.internal import Work
 from contracts.topology import Topology
 
 
@@ -15,9 +16,14 @@ class Choice:
 
 
 class PoolPolicy:
-    """Model named by the caller first, else the route's pool."""
+    """Model named by the caller first, else the route's pool.
 
-    def __init__(self, topology: Topology) -> None:
+    A request comes from ingress with a route and a pool of the topology that it was checked by. While
+    a change is taken over that may be one generation before ours or after ours.
+    """
+
+    def __init__(self, topology: Topology, generation: int) -> None:
+        self._generation = generation
         self._route_pool = {
             topology.route_name(index): route.pool for index, route in enumerate(topology.routes)
         }
@@ -25,24 +31,21 @@ class PoolPolicy:
         for name, pool in topology.pools.items():
             self._serving.setdefault(pool.model, []).append(name)
 
-    def choose(self, route: str, model: str, *, named: bool) -> Choice:
-        """The pool for a request that matched `route`; `named`: the caller named the model.
-
-        Raises not_found when nothing serves it, internal when ingress matched a route of another
-        generation.
-        """
-        preferred = self._route_pool.get(route)
-        if preferred is None:
-            raise HeadraceError(
-                ErrorCode.INTERNAL,
-                f"route {route!r} is not in this topology; call again",
-                retry_after_s=1.0,
-            )
-        if not named:
-            return Choice(preferred, f"route {route}")
-        serving = self._serving.get(model, [])
-        if preferred in serving:
-            return Choice(preferred, f"model named by the caller; its pool of route {route}")
+    def choose(self, work: Work) -> Choice:
+        """A pool that serves the request's model; not_found when no pool does."""
+        serving = self._serving.get(work.model, [])
+        preferred = self._route_pool.get(work.route)
+        named = "model named by the caller; " if work.model_named else ""
+        if preferred is not None and preferred in serving:
+            its = "its pool of " if named else ""
+            return Choice(preferred, f"{named}{its}route {work.route}")
+        ahead = (
+            work.generation > self._generation
+        )  # its pool may be one that we have not heard of yet
+        if work.generation != self._generation and work.pool and (ahead or work.pool in serving):
+            return Choice(work.pool, f"{named}route {work.route} of generation {work.generation}")
         if serving:
-            return Choice(serving[0], f"model named by the caller; route {route} serves another")
-        raise HeadraceError(ErrorCode.NOT_FOUND, f"no pool serves model {model!r}", field="model")
+            return Choice(serving[0], f"{named}route {work.route} serves another")
+        raise HeadraceError(
+            ErrorCode.NOT_FOUND, f"no pool serves model {work.model!r}", field="model"
+        )

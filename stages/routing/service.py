@@ -19,7 +19,7 @@ class RoutingService:
 
     def __init__(self, context: Context) -> None:
         self._bus = context.bus
-        self._policy = PoolPolicy(context.topology)
+        self._policy = PoolPolicy(context.topology, context.generation)
         self._routed: Counter[str] = Counter()
         self._refused = 0
         self._calls: Subscription | None = None
@@ -32,7 +32,8 @@ class RoutingService:
         """Nothing to load."""
 
     async def reconfigure(self, topology: Topology, generation: int) -> None:
-        """Nothing to change yet."""
+        """Decide by it from now on."""
+        self._policy = PoolPolicy(topology, generation)
 
     async def drain(self) -> None:
         """Decide what has arrived, take nothing more."""
@@ -51,7 +52,7 @@ class RoutingService:
     async def _route(self, work: Work, msg: Msg) -> None:
         """Queueing answers the asker directly."""
         try:
-            choice = self._policy.choose(work.route, work.model, named=work.model_named)
+            choice = self._policy.choose(work)
         except HeadraceError:
             self._refused += 1
             raise

@@ -17,8 +17,9 @@ from tests.support.stages import OTHER_KEY, topology
 
 async def take(made: Call, plan: Topology | None = None) -> Work:
     entry = intake(plan)
-    tenant, verb = entry.enter(made)
-    return await entry.work(made, tenant, verb)
+    caller, verb = entry.enter(made)
+    work, _ = await entry.work(made, caller, verb)
+    return work
 
 
 async def refused(made: Call, plan: Topology | None = None) -> ErrorInfo:
@@ -95,7 +96,7 @@ async def test_an_unknown_model_lists_the_known_ones() -> None:
 async def test_an_unknown_call_lists_the_known_ones(verb: str) -> None:
     info = await refused(call({}, verb))
     assert info.code is ErrorCode.NOT_FOUND
-    assert "generate, chat, cancel, models" in info.message
+    assert "generate, chat, cancel, resume, models" in info.message
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,7 @@ from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.internal import (
     Settled,
 )
-from stages.ingress import admission
-from stages.ingress import service as ingress_service
+from stages.ingress import admission, sessions
 from stages.ingress.service import IngressService
 from stages.runtime.bus import Bus
 from stages.runtime.launch import BusAddress
@@ -31,7 +30,10 @@ AUTH = {"Authorization": f"Bearer {KEY}"}
 async def client(bus_address: BusAddress) -> AsyncIterator[Client]:
     """A NATS client as a user writes one."""
     connected = await nats.connect(
-        bus_address.url, user=bus_address.user, password=bus_address.password
+        bus_address.url,
+        user=bus_address.user,
+        password=bus_address.password,
+        inbox_prefix="_INBOX_acme",
     )
     yield connected
     await connected.close()
@@ -53,7 +55,7 @@ async def refusal(client: Client, *args: Any, **kwargs: Any) -> ErrorInfo:
     return answer.error
 
 
-async def send(client: Client, body: Any, reply: str = "_INBOX.mine") -> None:
+async def send(client: Client, body: Any, reply: str = "_INBOX_acme.mine") -> None:
     await client.publish(
         "headrace.v1.acme.generate", json.dumps(body).encode(), reply=reply, headers=AUTH
     )
@@ -66,7 +68,7 @@ async def test_a_nats_call_is_opened_admitted_and_settled(
     settled = await asyncio.wait_for(neighbours.settled.get(), 20)
     [opened], [work] = neighbours.opened, neighbours.admitted
     assert settled.request_id == opened.request_id == work.request_id
-    assert (opened.reply, opened.tenant, work.egress) == ("_INBOX.mine", "acme", "e")
+    assert (opened.reply, opened.tenant, work.egress) == ("_INBOX_acme.mine", "acme", "e")
     assert (work.pool, work.reason, work.max_tokens) == ("p", "route default", 5)
     assert settled.admitted is not None
     assert (settled.admitted.position, settled.admitted.prompt_tokens) == (3, len(work.prompt_ids))
@@ -189,7 +191,7 @@ async def test_a_session_whose_opening_was_not_answered_is_dropped_and_opened_el
     bus: Bus,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ingress_service, "OPEN_S", 0.3)
+    monkeypatch.setattr(sessions, "OPEN_S", 0.3)
     other = Neighbours(bus, "f")
     await other.hold_sessions()
     await alive(ingress, "e, f")
@@ -212,7 +214,7 @@ async def test_after_opening_only_the_egress_speaks_whatever_fails(
         raise nats.errors.OutboundBufferLimitError
 
     monkeypatch.setattr(ingress._admission, "ask", broken)
-    heard = await client.subscribe("_INBOX.mine")
+    heard = await client.subscribe("_INBOX_acme.mine")
     await send(client, {"prompt": "x"})
     settled = await asyncio.wait_for(neighbours.settled.get(), 20)
     assert settled.error is not None
