@@ -9,7 +9,9 @@ import duckdb
 SQL: Final = Path(__file__).with_name("sql")
 VIEWS: Final = (  # each may use those before it
     "units",
+    "closed_attempts",
     "attempt_costs",
+    "lost_work",
     "requests",
     "executor_time",
     "costs_since",

@@ -169,10 +169,12 @@ class MeteringService:
                 await asyncio.sleep(_POLL_S)
 
     async def prepare(self, topology: Topology) -> None:
-        """Nothing to load."""
+        """Fine: nothing to load."""
 
     async def reconfigure(self, topology: Topology, generation: int) -> None:
-        """Nothing to change yet."""
+        """Take over the bound of the streams (`bus.store_bytes`)."""
+        await ensure_streams(self._bus.js, topology)
+        self._topology = topology
 
     async def drain(self) -> None:
         """Store what is pending, publish the last snapshot and close the database."""

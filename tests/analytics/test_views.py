@@ -199,6 +199,64 @@ def test_running_and_unreceipted_work_is_named_in_the_bill() -> None:
     assert row["overhead_share"] == pytest.approx(0.05)
 
 
+def killed(*attempts: UsageEvent, report_s: float = 0.7) -> list[UsageEvent]:
+    """An executor that was killed 0.5 s after its last interval (0.9 s busy) and what it ran."""
+    end = START_MS + 2000
+    lost = interval(1, start_ms=end, end_ms=end + 500, busy_ms=0, host_ms=0, idle_ms=0, lost_ms=500)
+    reported = attempt(1, finish="lost", accelerator_s=report_s, completion_tokens=20)
+    return [interval(0), lost, reported, *attempts]
+
+
+@pytest.mark.parametrize("report_s", [0.7, 0.9, 1.1])  # older than the interval, same age, newer
+def test_a_killed_executor_adds_up_with_what_its_last_report_said(report_s: float) -> None:
+    again = attempt(1, attempt=2, executor="small-1-bbbb", accelerator_s=0.4)
+    other = interval(
+        0, executor="small-1-bbbb", end_ms=START_MS + 400, busy_ms=400, host_ms=0, idle_ms=0
+    )
+    with filled([*killed(again, receipt(1, attempt=2), report_s=report_s), other]) as connection:
+        (check,) = rows(connection, "FROM reconciliation")
+        (bill,) = rows(connection, "FROM bill")
+        (request,) = rows(connection, "FROM requests")
+        (dead,) = rows(connection, "FROM executor_time WHERE executor = 'small-0-aaaa'")
+    second = 0.08 / 3600
+    assert (request["attempts"], request["lost_attempts"]) == (2, 1)
+    assert request["accelerator_s"] == pytest.approx(report_s + 0.4)
+    assert check["requests_amount"] == pytest.approx((report_s + 0.4) * second)
+    assert check["difference"] == pytest.approx(0, abs=1e-12)
+    assert bill["unattributed_amount"] == pytest.approx(0, abs=1e-12)
+    assert bill["lost_s"] == pytest.approx(0.5 + 0.9 - report_s)
+    assert (dead["busy_s"], dead["lost_s"]) == pytest.approx((report_s, 0.5 + 0.9 - report_s))
+    assert dead["untiled_s"] == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize("final_first", [True, False])
+def test_a_final_replaces_the_lost_attempt_and_nothing_counts_twice(final_first: bool) -> None:
+    final = attempt(1, accelerator_s=0.9, completion_tokens=50)
+    events = killed(final, receipt(1))
+    with filled(events[::-1] if final_first else events) as connection:
+        (one,) = rows(connection, "FROM closed_attempts")
+        (request,) = rows(connection, "FROM requests")
+        (check,) = rows(connection, "FROM reconciliation")
+        assert rows(connection, "SELECT count(*) AS n FROM attempts") == [{"n": 2}]
+    assert (one["finish"], one["completion_tokens"]) == ("stop", 50)
+    assert (request["attempts"], request["lost_attempts"]) == (1, 0)
+    assert request["sampled_tokens"] == 50
+    assert request["accelerator_s"] == pytest.approx(0.9)
+    assert check["difference"] == pytest.approx(0, abs=1e-12)
+
+
+def test_n_answers_bill_their_prompt_once() -> None:
+    answers = [
+        receipt(n, sibling_of="r1", choice=n - 1, prompt_tokens=100 if n == 1 else 0)
+        for n in (1, 2, 3)
+    ]
+    with filled(answers) as connection:
+        (row,) = costs(connection, "tenant", None).rows
+        choices = rows(connection, "SELECT choice, sibling_of FROM requests ORDER BY choice")
+    assert (row["requests"], row["prompt_tokens"], row["completion_tokens"]) == (3, 100, 150)
+    assert [each["choice"] for each in choices] == [0, 1, 2]
+
+
 def test_executor_time_shows_gaps_and_bad_tiling() -> None:
     late = interval(2, start_ms=START_MS + 5000, end_ms=START_MS + 6500)  # 3 s late, 0.5 s untiled
     with filled([interval(0), late]) as connection:

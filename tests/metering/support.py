@@ -7,6 +7,7 @@ from pathlib import Path
 from contracts import subjects
 from contracts.client import FinishReason, Priority
 from contracts.internal import SnapshotCall, SnapshotReply
+from contracts.lifecycle import Generation
 from contracts.topology import Topology
 from contracts.usage import AttemptEvent, IntervalEvent, Price, ReceiptEvent, UsageEvent
 from stages.metering.events import Received
@@ -174,7 +175,8 @@ async def make_stream(bus: Bus) -> None:
     """The usage stream as control makes it, and a topology for stages that are started."""
     await ensure_streams(bus.js, TOPOLOGY)
     bucket = await bus.js.create_key_value(bucket=subjects.TOPOLOGY_BUCKET)
-    await bucket.put(subjects.TOPOLOGY_SPEC, TOPOLOGY.model_dump_json().encode())
+    current = Generation(generation=1, topology=TOPOLOGY, text="", reason="start", applied_ms=0)
+    await bucket.put(subjects.TOPOLOGY_SPEC, current.model_dump_json().encode())
 
 
 async def publish(bus: Bus, event: UsageEvent) -> None:

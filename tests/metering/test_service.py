@@ -20,6 +20,7 @@ from stages.metering.service import MeteringService
 from stages.runtime.bus import Bus
 from stages.runtime.launch import BusAddress
 from tests.metering.support import (
+    TOPOLOGY,
     attempt,
     context,
     interval,
@@ -88,6 +89,21 @@ async def test_a_snapshot_holds_every_event_stored_before_the_call(
         assert metering.counters()["rows"] == 21
         assert metering.counters()["lag"] == 0
         assert metering.detail()["snapshot"] == reply.path
+
+
+async def test_a_changed_bound_of_the_streams_is_taken_over_live(
+    bus: Bus, bus_address: BusAddress, tmp_path: Path
+) -> None:
+    await make_stream(bus)
+    await publish(bus, receipt(1))
+    larger = TOPOLOGY.model_copy(
+        update={"bus": TOPOLOGY.bus.model_copy(update={"store_bytes": 1 << 25})}
+    )
+    async with service(bus, bus_address, tmp_path) as metering:
+        await metering.reconfigure(larger, 2)
+        for name in (subjects.QUEUE_STREAM, subjects.USAGE_STREAM):
+            assert (await bus.js.stream_info(name)).config.max_bytes == 1 << 25
+        assert (await snapshot(bus)).rows == 1
 
 
 async def test_the_file_follows_without_being_asked(

@@ -1,4 +1,4 @@
--- One row per attempt: its price, and how much of it went into the prompt.
+-- One row per attempt that has ended: its price, and how much of it went into the prompt.
 -- Where prefill time was not measured, each row computed is taken to cost the same.
 CREATE OR REPLACE VIEW attempt_costs AS
 SELECT
@@ -12,5 +12,5 @@ SELECT
     amount - prompt_amount AS completion_amount,
     at_ms(started_ms) AS started_at,
     at_ms(finished_ms) AS finished_at,
-    EXISTS (FROM receipts WHERE receipts.request_id = attempts.request_id) AS has_receipt
-FROM attempts;
+    EXISTS (FROM receipts WHERE receipts.request_id = closed_attempts.request_id) AS has_receipt
+FROM closed_attempts;

@@ -2,7 +2,8 @@
 -- One row per pool, and one for all pools together (pool IS NULL).
 --   amount = busy + overhead + idle;   busy = requests + unreceipted + unattributed
 -- overhead: startup, host, drain, lost. unreceipted: attempts whose request has no receipt (yet).
--- unattributed: busy time that no finished attempt claims: requests that run now, lost executors.
+-- unattributed: busy time that no ended attempt claims: requests that run now. Where an executor
+-- was killed such time is lost instead (lost_work), so nothing of it stays unattributed.
 -- Shares are of seconds. per_1k_tokens carries idle and overhead too, unlike the costs_* views.
 CREATE OR REPLACE MACRO bill_since(since) AS TABLE
 WITH facts AS (
@@ -17,9 +18,23 @@ WITH facts AS (
         drain_ms / 1000 AS drain_s,
         lost_ms / 1000 AS lost_s,
         startup_s + host_s + drain_s + lost_s AS overhead_s,
-        accelerator_hour / 3600 AS price
+        accelerator_hour / 3600 AS price,
+        total_s * price AS amount,
+        busy_s * price AS busy_amount,
+        overhead_s * price AS overhead_amount,
+        idle_s * price AS idle_amount
     FROM intervals
     WHERE at_ms(end_ms) >= since
+    UNION ALL BY NAME
+    SELECT
+        pool,
+        currency,
+        -lost_work.seconds AS busy_s,
+        lost_work.seconds AS lost_s,
+        -lost_work.amount AS busy_amount,
+        lost_work.amount AS overhead_amount
+    FROM lost_work
+    WHERE ended_at >= since
     UNION ALL BY NAME
     SELECT
         pool,
@@ -47,10 +62,10 @@ sums AS (
         coalesce(sum(idle_s), 0) AS idle_s,
         coalesce(sum(drain_s), 0) AS drain_s,
         coalesce(sum(lost_s), 0) AS lost_s,
-        coalesce(sum(total_s * price), 0) AS amount,
-        coalesce(sum(busy_s * price), 0) AS busy_amount,
-        coalesce(sum(overhead_s * price), 0) AS overhead_amount,
-        coalesce(sum(idle_s * price), 0) AS idle_amount,
+        coalesce(sum(amount), 0) AS amount,
+        coalesce(sum(busy_amount), 0) AS busy_amount,
+        coalesce(sum(overhead_amount), 0) AS overhead_amount,
+        coalesce(sum(idle_amount), 0) AS idle_amount,
         coalesce(sum(requests_amount), 0) AS requests_amount,
         coalesce(sum(unreceipted_amount), 0) AS unreceipted_amount
     FROM facts

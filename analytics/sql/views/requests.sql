@@ -5,6 +5,7 @@ WITH taken AS (
     SELECT
         request_id,
         count(*) AS attempts,
+        count(*) FILTER (finish = 'lost') AS lost_attempts,
         max_by(executor, attempt) AS last_executor,
         sum(computed_tokens)::BIGINT AS computed_tokens,
         sum(completion_tokens)::BIGINT AS sampled_tokens,
@@ -23,13 +24,20 @@ SELECT
     receipts.pool,
     receipts.model,
     coalesce(delivered.executor, taken.last_executor) AS executor,
+    delivered.device,
+    delivered.zone,
+    delivered.fingerprint,
     receipts.generation,
     receipts.reason,
     receipts.door,
     receipts.priority,
     receipts.egress,
+    receipts.key_id,
     receipts.finish_reason,
     receipts.error_code,
+    receipts.resumed,
+    receipts.sibling_of,
+    receipts.choice,
     receipts.prompt_tokens,
     receipts.cached_tokens,
     receipts.completion_tokens,
@@ -40,6 +48,7 @@ SELECT
     receipts.tpot_ms,
     receipts.e2e_ms,
     coalesce(taken.attempts, 0) AS attempts,
+    coalesce(taken.lost_attempts, 0) AS lost_attempts,
     coalesce(taken.accelerator_s, 0) AS accelerator_s,
     coalesce(taken.amount, 0) AS amount,
     coalesce(taken.prompt_amount, 0) AS prompt_amount,
@@ -52,5 +61,5 @@ SELECT
     receipts.metadata
 FROM receipts
 LEFT JOIN taken ON taken.request_id = receipts.request_id
-LEFT JOIN attempts AS delivered
+LEFT JOIN closed_attempts AS delivered
     ON delivered.request_id = receipts.request_id AND delivered.attempt = receipts.attempt;
