@@ -1,5 +1,5 @@
 """Fixtures of ingress over a real bus."""
 
-from tests.ingress.neighbours import ingress, neighbours
+from tests.ingress.neighbours import acme, ingress, neighbours
 
-__all__ = ["ingress", "neighbours"]
+__all__ = ["acme", "ingress", "neighbours"]

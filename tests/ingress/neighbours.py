@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 from pydantic import BaseModel
 
 from contracts import subjects
-from contracts.errors import HeadraceError
+from contracts.errors import ErrorCode, HeadraceError
 from contracts.internal import (
     SESSION_CALL,
     AdmitReply,
@@ -22,6 +24,8 @@ from contracts.internal import (
     Done,
     DropSession,
     OpenSession,
+    ResumeSession,
+    SessionRecord,
     Settled,
     SettleSession,
     Work,
@@ -31,8 +35,11 @@ from stages.routing.service import RoutingService
 from stages.runtime.bus import Bus
 from stages.runtime.clock import new_request_id, now_ms
 from stages.runtime.launch import BusAddress
+from stages.runtime.streams import ensure_streams
 from tests.support.nats import flushed
 from tests.support.stages import KEY, context, topology
+
+AUTH = {"Authorization": f"Bearer {KEY}"}
 
 
 def door_call(body: Any, verb: Any = "generate", **changes: Any) -> ClientCall:
@@ -64,6 +71,9 @@ class Neighbours:
         self.running = {"mine": "acme"}
         self.refusal: HeadraceError | None = None
         self.silent = False
+        self.deaf = 0  # so many admissions are heard by nobody who answers
+        self.resumed: asyncio.Queue[ResumeSession] = asyncio.Queue()
+        self.cancels = 0
 
     async def start(self) -> None:
         await self.hold_sessions()
@@ -100,7 +110,13 @@ class Neighbours:
                 self.dropped.put_nowait(call.request_id)
             case SettleSession():
                 self.settled.put_nowait(call.settled)
+            case ResumeSession():
+                self.resumed.put_nowait(call)
+                return Done(ok=True)
             case CancelSession():
+                self.cancels += 1
+                if call.request_id not in self.running:
+                    raise HeadraceError(ErrorCode.NOT_FOUND, "no such request here")
                 return Done(ok=self.running.get(call.request_id) == call.tenant)
         return None
 
@@ -108,10 +124,24 @@ class Neighbours:
         self.admitted.append(work)
         if self.refusal is not None:
             raise self.refusal
-        if self.silent:
+        if self.silent or self.deaf > 0:
+            self.deaf -= 1
             return None
         bare = work.model_copy(update={"prompt_ids": []})
         return AdmitReply(work=bare, prompt_tokens=len(work.prompt_ids), position=3)
+
+    async def record(self, work: Work, **changes: Any) -> None:
+        """As an egress does once a request was accepted."""
+        bare = work.model_copy(update={"prompt_ids": []})
+        record = SessionRecord(
+            request_id=work.request_id,
+            tenant=work.tenant,
+            egress=self.egress,
+            terms=AdmitReply(work=bare, prompt_tokens=1, position=0),
+        )
+        await self._bus.publish(
+            subjects.session_record(work.request_id), record.model_copy(update=changes)
+        )
 
     def _on_notice(self, msg: Msg) -> None:
         self.notices.put_nowait(CancelNotice.model_validate_json(msg.data))
@@ -122,6 +152,19 @@ async def alive(ingress: IngressService, egresses: str) -> None:
     async with asyncio.timeout(20):
         while ingress.detail()["egresses"] != egresses:
             await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def acme(bus_address: BusAddress) -> AsyncIterator[Client]:
+    """A NATS client as a user of tenant acme writes one."""
+    connected = await nats.connect(
+        bus_address.url,
+        user=bus_address.user,
+        password=bus_address.password,
+        inbox_prefix="_INBOX_acme",
+    )
+    yield connected
+    await connected.close()
 
 
 @pytest.fixture
@@ -139,6 +182,7 @@ async def ingress(
     bus = await Bus.connect(bus_address, "ingress")
     started = context(bus, bus_address, tmp_path, topology(), "ingress")
     service, routing = IngressService(started), RoutingService(started)
+    await ensure_streams(bus.js, topology())
     await routing.start()
     await service.start()
     await flushed(bus)
