@@ -9,6 +9,7 @@ QUEUE_STREAM = "HR_QUEUE"
 USAGE_STREAM = "HR_USAGE"
 TOKEN_STREAM = "HR_TOK"  # noqa: S105
 SESSION_STREAM = "HR_SESSION"
+BOOKED_STREAM = "HR_BOOKED"
 TOPOLOGY_BUCKET = "HR_TOPOLOGY"
 TOPOLOGY_SPEC = "spec"
 TOPOLOGY_CANDIDATE = "candidate"
@@ -25,7 +26,11 @@ USAGE_ALL = "hr.usage.>"
 SNAPSHOT = "hr.metering.snapshot"
 STATUS = "hr.control.status"
 APPLY = "hr.control.apply"
+ACCOUNT = "HR"  # of nats-server: where stages and tenants meet
+AUTH_CALLOUT = "$SYS.REQ.USER.AUTH"
 DISCONNECTED = "hr.sys.disconnect"
+CONNECTIONS = "hr.sys.connections"
+KICK_ALL = "hr.sys.kick.*"
 TOKENS_ALL = "hr.tok.*"
 SESSION_RECORDS = "hr.session.*"
 
@@ -62,6 +67,11 @@ def client_call(tenant: str, verb: str) -> str:
 def ingress(partition: int) -> str:
     """Calls that came through a door other than NATS."""
     return f"hr.in.{partition}"
+
+
+def kick(server: str) -> str:
+    """Asks nats-server (its id) to end a connection."""
+    return f"hr.sys.kick.{server}"
 
 
 def admit(pool: str) -> str:
@@ -112,6 +122,11 @@ def beat(stage: str, instance: str) -> str:
 def usage(kind: str, pool: str) -> str:
     """Usage events: kind is `attempt`, `receipt` or `interval`."""
     return f"hr.usage.{kind}.{pool}"
+
+
+def booked(pool: str) -> str:
+    """Copies of stored `interval` events, made by nats-server (stream HR_BOOKED)."""
+    return f"hr.booked.{pool}"
 
 
 def prepare(incarnation: str) -> str:

@@ -83,7 +83,8 @@ class Control:
         self._nats.start()
         await self._until_ready([self._nats])
         self._bus = bus = await Bus.connect(self._server.address, "control")
-        write_private(self._folder.bus_file, self._server.address.model_dump_json())
+        operator = self._server.address_of("operator")
+        write_private(self._folder.bus_file, operator.model_dump_json())
         self._generation = await publish_topology(bus, self._topology, self._file.read_text())
         await ensure_streams(bus.js, self._topology)
         await bus.listen(subjects.BEAT_ALL, self._beats.on_beat)
@@ -91,9 +92,8 @@ class Control:
         await executors.start()
         await bus.serve(subjects.STATUS, StatusCall, self._on_status)
         for spec in self._specs:
-            launcher = StageLauncher(
-                spec, self._folder, self._server.address, self._beats, executors
-            )
+            address = self._server.address_of(spec.stage)
+            launcher = StageLauncher(spec, self._folder, address, self._beats, executors)
             self._processes.append(self._supervised(spec.stage, spec.instance, launcher, spec.pool))
         loop = asyncio.get_running_loop()
         self._housework = [

@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class BusAddress(BaseModel):
@@ -14,8 +14,10 @@ class BusAddress(BaseModel):
 
     url: str
     user: str
-    password: str
+    password: str = Field(repr=False)
     inbox: str = "hr.inbox"  # prefix of the subjects on which this user hears answers
+    # ingress only: signs the NATS users of tenants (an account's nkey seed)
+    issuer: str | None = Field(None, repr=False)
 
 
 class Launch(BaseModel):

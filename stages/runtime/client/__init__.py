@@ -8,11 +8,19 @@ A stream ends with `Complete` or `Refused`. Leaving the loop early and closing t
 (`contextlib.aclosing`) cancels the request. What is not an answer of the service is a `CallerError`.
 """
 
-from stages.runtime.client.answers import Answer, CallerError, CannotConnect, NoAnswer, TooLarge
+from stages.runtime.client.answers import (
+    AccessDenied,
+    Answer,
+    CallerError,
+    CannotConnect,
+    NoAnswer,
+    TooLarge,
+)
 from stages.runtime.client.grpc_caller import GrpcCaller
 from stages.runtime.client.nats_caller import NatsCaller
 
 __all__ = [
+    "AccessDenied",
     "Answer",
     "CallerError",
     "CannotConnect",

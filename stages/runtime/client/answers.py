@@ -36,6 +36,10 @@ class CannotConnect(CallerError):  # noqa: N818 - reads as what happened
     """Nobody is there, or the connection was lost."""
 
 
+class AccessDenied(CallerError):  # noqa: N818
+    """The door does not take this API key."""
+
+
 class NoAnswer(CallerError):  # noqa: N818
     """A wait's limit has passed."""
 

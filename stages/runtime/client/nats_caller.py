@@ -20,6 +20,7 @@ from stages.runtime.client.answers import (
     CALL_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
     FIRST_ANSWER_S,
+    AccessDenied,
     Answer,
     CallerError,
     CannotConnect,
@@ -46,7 +47,10 @@ class NatsCaller:
 
     @classmethod
     async def connect(cls, url: str, tenant: str, key: str | None) -> "NatsCaller":
-        """Connect in 3 s or raise `CannotConnect`. `url` may hold user and password."""
+        """Connect in 3 s or raise `CannotConnect`, `AccessDenied` where the key is not taken.
+
+        The server knows us by tenant and key; a `url` that holds a user and password goes before them.
+        """
         caller: NatsCaller | None = None
 
         async def closed() -> None:
@@ -58,6 +62,7 @@ class NatsCaller:
             await asyncio.wait_for(
                 client.connect(
                     url,
+                    **({} if "@" in url or key is None else {"user": tenant, "password": key}),
                     error_cb=_ignore,
                     inbox_prefix=subjects.inbox(tenant),
                     closed_cb=closed,
@@ -69,6 +74,12 @@ class NatsCaller:
             )
         except (OSError, TimeoutError, nats.errors.Error) as error:
             await client.close()  # a connection that was refused stays open otherwise
+            if "authorization" in str(error).lower():
+                raise AccessDenied(
+                    f"the NATS server at {url.rpartition('@')[2]} does not take this API key for "
+                    f"tenant {tenant!r}: it is unknown, revoked, expired or another tenant's; see "
+                    "`headrace keys list`"
+                ) from None
             place, why = url.rpartition("@")[2], str(error) or "no answer in time"
             raise CannotConnect(f"no NATS server takes us at {place}: {why}") from None
         caller = cls(client, tenant, key)
