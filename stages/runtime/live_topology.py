@@ -12,12 +12,13 @@ from pydantic import ValidationError
 
 from contracts import subjects
 from contracts.lifecycle import Generation
+from contracts.topology import Topology
 from stages.runtime.bus import Bus
 from stages.runtime.loops import forever
 
-LOOK_S: Final = (
-    5.0  # a word that got lost (a bus that was away) is made good by a look at the bucket
-)
+LOOK_S: Final = 5.0  # a word that got lost (the bus was away) is made good by a look at the bucket
+AGAIN_S: Final = 1.0  # after a generation that could not be taken over
+TAKE_S: Final = 60.0
 
 Take = Callable[[Generation], Awaitable[None]]
 
@@ -61,6 +62,8 @@ class LiveTopology:
         self.current = current
         self.problem: str | None = None
         self._changed = asyncio.Event()
+        self._changed.set()  # what came between the first reading and the subscription
+        self._turn = asyncio.Lock()
 
     async def start(self) -> None:
         """Subscribe, and look now and then."""
@@ -76,13 +79,20 @@ class LiveTopology:
 
     async def _round(self) -> None:
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(LOOK_S if self.problem is None else AGAIN_S):
                 await self._changed.wait()
         except TimeoutError:
             if not self._bus.client.is_connected:
                 return
         self._changed.clear()
         await self.look()
+
+    async def prepare(
+        self, load: Callable[[Topology], Awaitable[None]], wanted: Generation
+    ) -> None:
+        """Load for a generation that may come, never while another is being taken over."""
+        async with self._turn:
+            await load(wanted.topology)
 
     async def look(self) -> None:
         """Take over what is stored now, if it is newer."""
@@ -94,11 +104,18 @@ class LiveTopology:
         if found is None or found.generation <= self.current.generation:
             return
         try:
-            await self._take(found)
-        except Exception as error:
-            self.problem = f"generation {found.generation} is not taken over: {error}"
-            log.exception(self.problem)
+            async with self._turn, asyncio.timeout(TAKE_S):
+                await self._take(found)
+        except Exception as error:  # noqa: BLE001 (told by the beats and logged)
+            self._fail(found.generation, error)
             return
         self.problem = None
         self.current = found
         log.info("serves generation %d", found.generation)
+
+    def _fail(self, generation: int, error: Exception) -> None:
+        said = str(error) or f"{type(error).__name__} after at most {TAKE_S:.0f} s"
+        problem = f"generation {generation} is not taken over: {said}"
+        if problem != self.problem:  # once, not every second
+            log.error(problem, exc_info=error)
+        self.problem = problem

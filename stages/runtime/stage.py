@@ -16,6 +16,7 @@ import uvloop
 from nats.aio.msg import Msg
 
 from contracts import subjects
+from contracts.errors import ErrorCode, HeadraceError
 from contracts.internal import Beat, Done
 from contracts.lifecycle import Generation, PrepareCall
 from contracts.topology import Topology
@@ -51,7 +52,8 @@ class Service(Protocol):
     async def prepare(self, topology: Topology) -> None:
         """Load what `topology` needs beyond the present one; raise what stands in its way.
 
-        Nothing that callers notice changes. It may never be followed by `reconfigure`.
+        Nothing that callers notice changes. It may never be followed by `reconfigure`, which may also
+        come without it (a process that was just starting is not asked).
         """
 
     async def reconfigure(self, topology: Topology, generation: int) -> None:
@@ -110,13 +112,20 @@ async def follow_topology(context: Context, current: Generation, service: Servic
         context.topology, context.generation = found.topology, found.generation
 
     async def prepare(call: PrepareCall, _: Msg) -> Done:
-        await service.prepare(call.generation.topology)
+        try:
+            await following.prepare(service.prepare, call.generation)
+        except HeadraceError:
+            raise
+        except Exception as error:  # whoever changes the topology is told why it cannot be
+            log.exception("generation %d cannot be served", call.generation.generation)
+            text = f"{type(error).__name__}: {error}"
+            raise HeadraceError(ErrorCode.INTERNAL, text) from error
         return Done(ok=True)
 
-    live = LiveTopology(context.bus, current, take)
-    await live.start()
+    following = LiveTopology(context.bus, current, take)
+    await following.start()
     await context.bus.serve(subjects.prepare(context.launch.incarnation), PrepareCall, prepare)
-    return live
+    return following
 
 
 async def live(launch: Launch, factory: Callable[[Context], Service]) -> None:

@@ -3,6 +3,7 @@
 import os
 
 from contracts import subjects
+from contracts.errors import ErrorCode, HeadraceError
 from contracts.topology import Topology
 from contracts.usage import IntervalEvent, Price
 from stages.runtime.clock import now_ms
@@ -22,6 +23,7 @@ class Dummy:
         """Crash when told to, else book the time so far."""
         if os.environ.get(MODE) == "crash":
             raise SystemExit("the dummy was told to crash")
+        self._obey("start")
         if self.context.launch.pool is not None:
             await self.book()
 
@@ -47,10 +49,19 @@ class Dummy:
         )
 
     async def prepare(self, topology: Topology) -> None:
-        """Nothing to load."""
+        """Refuse when the test wants that."""
+        self._obey("prepare")
 
     async def reconfigure(self, topology: Topology, generation: int) -> None:
-        """Nothing to change yet."""
+        """Fail when the test wants that."""
+        self._obey("reconfigure")
+
+    def _obey(self, step: str) -> None:
+        """Raise the text of `<state>/dummy/<instance>.<step>` for as long as that file is there."""
+        launch = self.context.launch
+        wish = launch.state / "dummy" / f"{launch.instance}.{step}"
+        if wish.exists():
+            raise HeadraceError(ErrorCode.CONFLICT, wish.read_text())
 
     async def drain(self) -> None:
         """Nothing runs here."""

@@ -1,5 +1,7 @@
 """Reading topology.yaml: every mistake in one go, each with its line and key."""
 
+import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +19,7 @@ class Report:
     """What was read. `topology` is None exactly when there is an error among the findings."""
 
     file: str
+    text: str | None = None  # None when it could not be read
     topology: Topology | None = None
     findings: list[Finding] = field(default_factory=list)
     tree: Tree = field(default_factory=Tree)
@@ -40,7 +43,11 @@ class Report:
 def load_topology(path: Path) -> Report:
     """Read and check a file. Never raises for what is in it or for its absence."""
     try:
-        with path.open("rb") as file:
+        # Opening a pipe would wait for whoever writes to it, perhaps for ever.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                problem = "a pipe or a device; write the text to a file and name that"
+                return Report(str(path), findings=[Finding((), None, problem)])
             raw = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         problem = "no such file; `headrace up` and `headrace check` take another with FILE"
@@ -59,7 +66,7 @@ def load_topology(path: Path) -> Report:
 def parse_topology(text: str, file: str) -> Report:
     """Check the text of a topology file; `file` is its name in messages."""
     tree = read_tree(text)
-    report = Report(file, tree=tree, findings=list(tree.findings))
+    report = Report(file, text, tree=tree, findings=list(tree.findings))
     if tree.data is None:
         if not report.findings:
             report.add([Finding((), None, "the file is empty", _sections())])
