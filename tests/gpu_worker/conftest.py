@@ -1,15 +1,27 @@
 """Models and engines that this room's tests share."""
 
+import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from contracts import subjects
+from contracts.frames import CREDIT_DECODER, FRAME_DECODER
 from gpu_worker.config import EngineConfig
 from gpu_worker.engine import Engine
+from gpu_worker.output import StepOutput
+from gpu_worker.service import ExecutorService
+from stages.runtime.bus import Bus
+from stages.runtime.launch import BusAddress
 from stages.runtime.models.spec import ModelSpec
 from stages.runtime.models.store import open_model
+from stages.runtime.stage import Context
+from stages.runtime.streams import ensure_streams
+from tests.gpu_worker.executor import ME, Watch, launch_file, topology
+from tests.support.nats import flushed
 
 THREADS = 2
 
@@ -82,3 +94,48 @@ TINY = EngineConfig(
 def engine(tiny: ModelSpec) -> Engine:
     """A fresh engine on the tiny model: 64 blocks of 16 tokens, 4 slots."""
     return Engine(tiny, TINY)
+
+
+@pytest.fixture
+async def service(
+    tmp_path: Path, bus: Bus, bus_address: BusAddress
+) -> AsyncIterator[ExecutorService]:
+    """A started executor; drained by the test or here."""
+    write_tiny(tmp_path / "tiny", tied=True)
+    launch = launch_file(tmp_path, bus_address)
+    await ensure_streams(bus.js, topology(tmp_path / "tiny"))
+    executor_bus = await Bus.connect(bus_address, ME)
+    executor = ExecutorService(Context(launch, executor_bus, topology(tmp_path / "tiny"), 1))
+    await executor.start()
+    await flushed(executor_bus)
+    yield executor
+    await executor.drain()
+    await executor_bus.settle(2.0)
+    await executor_bus.close()
+
+
+@pytest.fixture
+async def watch(bus: Bus) -> Watch:
+    """Subscribed to what the executor says."""
+    seen = Watch()
+    await bus.listen(
+        subjects.tokens("egress-0-a"),
+        lambda msg: seen.items.extend(FRAME_DECODER.decode(msg.data).items),
+    )
+    await bus.listen(
+        subjects.credit("small"), lambda msg: seen.credits.append(CREDIT_DECODER.decode(msg.data))
+    )
+    await flushed(bus)
+    return seen
+
+
+@pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step takes 10 ms or more, so that requests run long enough to be met."""
+    stepping = Engine.step
+
+    def step(engine: Engine) -> list[StepOutput]:
+        time.sleep(0.01)
+        return stepping(engine)
+
+    monkeypatch.setattr(Engine, "step", step)

@@ -2,144 +2,25 @@
 
 import asyncio
 import threading
-import time
-from collections.abc import AsyncIterator, Callable
 from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from contracts import subjects
 from contracts.client import FinishReason
-from contracts.frames import (
-    CREDIT_DECODER,
-    FRAME_DECODER,
-    LEASE_REPLY_DECODER,
-    Credit,
-    LeaseReply,
-    TokenItem,
-)
-from contracts.internal import CancelNotice, Inventory, InventoryCall, Lease
-from contracts.topology import Topology
+from contracts.internal import CancelNotice, Inventory, InventoryCall
 from contracts.usage import AttemptEvent, IntervalEvent
 from gpu_worker import service as service_module
 from gpu_worker.engine import Engine
 from gpu_worker.output import StepOutput
 from gpu_worker.service import ExecutorService, identity
 from stages.runtime.bus import Bus
-from stages.runtime.clock import now_ms
-from stages.runtime.launch import BusAddress, Launch
+from stages.runtime.launch import BusAddress
 from stages.runtime.stage import Context
-from stages.runtime.streams import ensure_streams
-from tests.gpu_worker.conftest import write_tiny
+from tests.gpu_worker.executor import ME, Watch, endless, give, launch_file, topology
 from tests.gpu_worker.helpers import usage_events
-from tests.gpu_worker.test_roster import lease as make_lease
-from tests.support.nats import flushed
-
-ME = "small-0-test"
-
-
-class Watch:
-    """Everything the executor says."""
-
-    def __init__(self) -> None:
-        self.items: list[TokenItem] = []
-        self.credits: list[Credit] = []
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait at most 30 s."""
-        async with asyncio.timeout(30):
-            while not condition():
-                await asyncio.sleep(0.005)
-
-    def finish(self, request_id: str) -> str | None:
-        """How the request ended, as the frames say."""
-        return next((i.finish for i in self.items if i.request_id == request_id and i.finish), None)
-
-
-def topology(folder: Path) -> Topology:
-    """One pool of a tiny model, two slots."""
-    pool = {"model": "tiny", "slots": 2, "kv_tokens": 1024, "threads": 1}
-    return Topology.model_validate(
-        {
-            "version": 1,
-            "models": {"tiny": {"source": str(folder), "context": 512}},
-            "pools": {"small": {**pool, "price": {"accelerator_hour": 3.6}}},
-            "routes": [{"pool": "small"}],
-            "tenants": {"demo": {"keys": ["sha256:" + "0" * 64]}},
-        }
-    )
-
-
-def launch_file(state: Path, address: BusAddress) -> Launch:
-    """What control would tell the executor."""
-    return Launch(
-        stage="gpu_worker",
-        instance="small-0",
-        incarnation=ME,
-        bus=address,
-        state=state,
-        spawned_ms=now_ms(),
-        pool="small",
-    )
-
-
-@pytest.fixture
-async def service(
-    tmp_path: Path, bus: Bus, bus_address: BusAddress
-) -> AsyncIterator[ExecutorService]:
-    """A started executor; drained by the test or here."""
-    write_tiny(tmp_path / "tiny", tied=True)
-    launch = launch_file(tmp_path, bus_address)
-    await ensure_streams(bus.js, topology(tmp_path / "tiny"))
-    executor_bus = await Bus.connect(bus_address, ME)
-    executor = ExecutorService(Context(launch, executor_bus, topology(tmp_path / "tiny"), 1))
-    await executor.start()
-    await flushed(executor_bus)
-    yield executor
-    await executor.drain()
-    await executor_bus.settle(2.0)
-    await executor_bus.close()
-
-
-@pytest.fixture
-async def watch(bus: Bus) -> Watch:
-    """Subscribed to what the executor says."""
-    seen = Watch()
-    await bus.listen(
-        subjects.tokens("egress-0-a"),
-        lambda msg: seen.items.extend(FRAME_DECODER.decode(msg.data).items),
-    )
-    await bus.listen(
-        subjects.credit("small"), lambda msg: seen.credits.append(CREDIT_DECODER.decode(msg.data))
-    )
-    await flushed(bus)
-    return seen
-
-
-@pytest.fixture
-def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each step takes 10 ms or more, so that requests run long enough to be met."""
-    stepping = Engine.step
-
-    def step(engine: Engine) -> list[StepOutput]:
-        time.sleep(0.01)
-        return stepping(engine)
-
-    monkeypatch.setattr(Engine, "step", step)
-
-
-async def give(bus: Bus, lease: Lease) -> LeaseReply:
-    """Hand the executor a lease."""
-    return LEASE_REPLY_DECODER.decode(await bus.request_bytes(subjects.lease(ME), lease, 5.0))
-
-
-def endless(request_id: str, **more: Any) -> Lease:
-    """A request that runs for 200 tokens: 2 s with slow steps."""
-    lease = make_lease(request_id, tokens=8)
-    work = lease.work.model_copy(update={"max_tokens": 200, "ignore_eos": True, **more})
-    return lease.model_copy(update={"work": work})
 
 
 async def test_a_lease_becomes_contiguous_tokens_one_attempt_and_free_credit(
