@@ -17,7 +17,7 @@ MAX_PAYLOAD = 8 << 20
 START_S = 10.0
 
 CONFIG = """
-listen: "127.0.0.1:-1"
+listen: "127.0.0.1:{port}"
 max_payload: {max_payload}
 ports_file_dir: "{folder}"
 jetstream {{ store_dir: "{folder}/store" }}
@@ -26,12 +26,14 @@ authorization {{ user: {user}, password: {password} }}
 
 
 class NatsServer:
-    """One nats-server process on a free port, with its files under `folder`."""
+    """One nats-server process with its files under `folder`, on a free port unless one is given."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int = -1) -> None:
         config = folder / "nats.conf"
         config.write_text(
-            CONFIG.format(folder=folder, max_payload=MAX_PAYLOAD, user=USER, password=PASSWORD)
+            CONFIG.format(
+                port=port, folder=folder, max_payload=MAX_PAYLOAD, user=USER, password=PASSWORD
+            )
         )
         binary = Path(sysconfig.get_path("scripts")) / "nats-server"
         self._process = subprocess.Popen(
