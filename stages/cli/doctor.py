@@ -23,7 +23,12 @@ _GIB: Final = 1 << 30
 _MARKS: Final = {"ok": ("✓", "green"), "note": ("·", "yellow"), "bad": ("✗", "red")}
 _LEAST_MEMORY: Final = 4 * _GIB
 _LEAST_DISK: Final = 2 * _GIB
-_PORTS: Final = {"NATS": 4222, "gRPC": 7070}
+_PORTS: Final = {"NATS": 4222, "gRPC": 7070, "HTTP": 8080}
+_OPTIONS: Final = {
+    "NATS": "bus.port",
+    "gRPC": "stages.egress.grpc",
+    "HTTP": "stages.egress.http",
+}
 
 
 @dataclass(frozen=True)
@@ -150,7 +155,6 @@ def _cache() -> Row:
 def _port(door: str, port: int) -> Row:
     problem = cannot_listen("127.0.0.1", port)
     if problem:
-        where = "bus.port" if door == "NATS" else "stages.egress.grpc"
-        means = f"if it is not our own pipeline, set {where} in topology.yaml"
+        means = f"if it is not our own pipeline, set {_OPTIONS[door]} in topology.yaml"
         return Row(f"port {port}", "in use", means, "note")
     return Row(f"port {port}", "free", f"{door} clients connect here by default")

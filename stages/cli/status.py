@@ -85,7 +85,9 @@ def render(report: StatusReport) -> RenderableType:
     parts.append(_table(report))
     if report.conservation is not None:
         parts.append(_law(report.conservation))
-    parts.append(Text(f"NATS {report.addresses.nats}   gRPC {report.addresses.grpc}", style="dim"))
+    doors = report.addresses
+    told = f"NATS {doors.nats}   gRPC {doors.grpc}   HTTP http://{doors.http}/v1"
+    parts.append(Text(told, style="dim"))
     return Group(*parts)
 
 

@@ -164,5 +164,6 @@ def _welcome(event: Event, detached: bool) -> str:
         f"Ready in {event['ready_s']:.1f} s; {end}.\n"
         f"  NATS  {event['nats']}\n"
         f"  gRPC  {event['grpc']}\n"
+        f"  HTTP  http://{event['http']}/v1 (OpenAI-compatible)\n"
         'Try:  headrace ask "Why is the sky blue?"'
     )

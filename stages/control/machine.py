@@ -24,6 +24,7 @@ LEAST_STORE: Final = 1 << 24  # the least that the topology may say
 
 _BUS_PORT: Final[Place] = ("bus", "port")
 _GRPC: Final[Place] = ("stages", "egress", "grpc")
+_HTTP: Final[Place] = ("stages", "egress", "http")
 
 
 def check_machine(report: Report, state: Path, running: RunState | None) -> None:
@@ -46,10 +47,14 @@ def check_machine(report: Report, state: Path, running: RunState | None) -> None
 
 
 def _ports(topology: Topology, running: RunState | None) -> Iterator[Found]:
-    ours = set() if running is None else {("127.0.0.1", running.bus_port), _address(running.grpc)}
+    ours = set()
+    if running is not None:
+        doors = (running.grpc, running.http)
+        ours = {("127.0.0.1", running.bus_port), *(_address(door) for door in doors if door)}
     for place, (host, port) in (
         (_BUS_PORT, ("127.0.0.1", topology.bus.port)),
         (_GRPC, _address(topology.stages.egress.grpc)),
+        (_HTTP, _address(topology.stages.egress.http)),
     ):
         if (host, port) in ours:
             continue

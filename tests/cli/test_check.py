@@ -64,14 +64,17 @@ def test_json_has_line_key_and_advice(file: Path) -> None:
 def test_a_port_in_use_is_named_with_its_line(file: Path) -> None:
     topology = loaded(file)
     host, _, port = topology.stages.egress.grpc.rpartition(":")
+    http = topology.stages.egress.http.rpartition(":")[2]
     with (
         socket.create_server(("127.0.0.1", topology.bus.port)),
         socket.create_server((host, int(port))),
+        socket.create_server((host, int(http))),
     ):
         done = check(file)
     assert done.exit_code == 1
     assert f"bus.port: port {topology.bus.port} on 127.0.0.1 is in use" in done.output
     assert f"stages.egress.grpc: port {port} on 127.0.0.1 is in use" in done.output
+    assert f"stages.egress.http: port {http} on 127.0.0.1 is in use" in done.output
 
 
 def test_ports_of_our_own_running_pipeline_are_not_in_the_way(file: Path, tmp_path: Path) -> None:

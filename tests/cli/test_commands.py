@@ -65,6 +65,6 @@ def test_doctor_looks_at_everything_and_says_what_follows() -> None:
     assert report["ok"] is True
     assert {row["what"] for row in report["rows"]} >= {
         *("python", "torch", "nats-server", "cores", "memory", "disk", "GPU", "compiler", "models"),
-        *("port 4222", "port 7070"),
+        *("port 4222", "port 7070", "port 8080"),
     }
     assert all(row["means"] for row in report["rows"])

@@ -1,0 +1,1 @@
+"""The OpenAI-compatible HTTP door: a translator in front of the same sessions as the other doors."""
