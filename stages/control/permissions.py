@@ -194,7 +194,7 @@ TABLE: Final[dict[str, Permissions]] = {
     ),
     "metering": _stage(
         "metering",
-        publish=(*_consume(USAGE_STREAM),),
+        publish=(*_keep(USAGE_STREAM),),
         subscribe=("hr.metering.>",),
     ),
     "gpu_worker": _stage(

@@ -57,7 +57,7 @@ class MeteringService:
         """
         await self._in_thread(self._open)
         await self._publish()
-        await ensure_streams(self._bus.js, self._topology)
+        await ensure_streams(self._bus.js, self._topology, only=subjects.USAGE_STREAM)
         await self._source.open()
         self._serving = await self._bus.serve(
             subjects.SNAPSHOT, SnapshotCall, self._answer_snapshot
@@ -172,8 +172,8 @@ class MeteringService:
         """Fine: nothing to load."""
 
     async def reconfigure(self, topology: Topology, generation: int) -> None:
-        """Take over the bound of the streams (`bus.store_bytes`)."""
-        await ensure_streams(self._bus.js, topology)
+        """Take over the bound of the usage stream (`bus.store_bytes`)."""
+        await ensure_streams(self._bus.js, topology, only=subjects.USAGE_STREAM)
         self._topology = topology
 
     async def drain(self) -> None:

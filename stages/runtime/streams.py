@@ -5,7 +5,7 @@ from typing import Final
 
 import nats.js.errors
 from nats.js import JetStreamContext
-from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import DiscardPolicy, RePublish, RetentionPolicy, StorageType, StreamConfig
 
 from contracts import subjects
 from contracts.topology import Topology
@@ -18,15 +18,18 @@ MEMORY_BYTES: Final = 256 << 20  # of each stream in memory; the oldest goes fir
 
 def stream_configs(topology: Topology) -> Iterator[StreamConfig]:
     """HR_QUEUE (stored requests) and HR_USAGE (usage events), each within `bus.store_bytes`; HR_TOK
-    (token frames) and HR_SESSION (records of sessions) in memory.
+    (token frames), HR_SESSION (records of sessions) and HR_BOOKED (executors' last intervals) in
+    memory.
 
     The first two keep a message until it is dealt with and refuse new ones when full, never drop old
     ones. The others are recorders that nobody waits for; after a restart of nats-server they are
-    empty and are made again.
+    empty and are made again. What HR_BOOKED records the server itself copies there as it stores it:
+    a control that starts again reads how far the time of an executor that ended meanwhile is booked.
     """
     for name, subject, age_s, of_each in (
         (subjects.TOKEN_STREAM, subjects.TOKENS_ALL, KEPT_S, -1),
         (subjects.SESSION_STREAM, subjects.SESSION_RECORDS, SESSIONS_S, 1),
+        (subjects.BOOKED_STREAM, subjects.booked("*"), KEPT_S, -1),
     ):
         yield StreamConfig(
             name=name,
@@ -39,6 +42,7 @@ def stream_configs(topology: Topology) -> Iterator[StreamConfig]:
             no_ack=True,
             allow_direct=True,
         )
+    copies = RePublish(src=subjects.usage("interval", "*"), dest=subjects.booked("{{wildcard(1)}}"))
     for name, subject in (
         (subjects.QUEUE_STREAM, subjects.stored("*")),
         (subjects.USAGE_STREAM, subjects.USAGE_ALL),
@@ -52,18 +56,26 @@ def stream_configs(topology: Topology) -> Iterator[StreamConfig]:
             max_bytes=topology.bus.store_bytes,
             duplicate_window=DUPLICATE_WINDOW_S,
             allow_direct=True,
+            republish=copies if name == subjects.USAGE_STREAM else None,
         )
 
 
-async def ensure_streams(js: JetStreamContext, topology: Topology) -> None:
-    """Create what is missing and take over a changed bound. Raises `nats.js.errors.APIError`."""
+async def ensure_streams(
+    js: JetStreamContext, topology: Topology, *, only: str | None = None
+) -> None:
+    """Create what is missing and take over a changed bound. Raises `nats.js.errors.APIError`.
+
+    `only`: this stream, for whoever may not touch the others.
+    """
     for config in stream_configs(topology):
         assert config.name is not None
+        if only not in (None, config.name):
+            continue
         try:
             found = (await js.stream_info(config.name)).config
         except nats.js.errors.NotFoundError:
             await js.add_stream(config)
             continue
-        if found.max_bytes != config.max_bytes:
-            found.max_bytes = config.max_bytes
+        if found.max_bytes != config.max_bytes or (config.republish and not found.republish):
+            found.max_bytes, found.republish = config.max_bytes, config.republish
             await js.update_stream(found)
