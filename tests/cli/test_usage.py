@@ -28,6 +28,7 @@ from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
 from stages.runtime.launch import BusAddress, write_private
 from tests.metering.support import (
+    START_MS,
     attempt,
     context,
     interval,
@@ -70,6 +71,14 @@ def state(tmp_path: Path) -> Path:
             receipt(3),
             attempt(3),
             interval(start_ms=now - 2000, end_ms=now),
+            interval(
+                executor="small-1-dead",
+                start_ms=START_MS,
+                end_ms=START_MS + 1000,
+                busy_ms=400.0,
+                idle_ms=0.0,
+                lost_ms=500.0,
+            ),
         ],
     )
     return tmp_path
