@@ -76,6 +76,7 @@ class Work(Internal):
     stamps: Stamps
     key_id: str | None = Field(None, description="of the API key (`keys.key_id`), for revocation")
     hop: int = Field(0, description="how often it was moved to another pool")
+    attempt: int = Field(0, description="highest that the pools before this one may have given it")
     sibling_of: str | None = None
     choice: int = 0
     resume_window_ms: int = 0

@@ -11,10 +11,16 @@ COMMANDS: Final = {
     "up": Entry("stages.cli.up:up", "Start the pipeline of topology.yaml."),
     "down": Entry("stages.cli.down:down", "Stop it, cleanly and completely."),
     "status": Entry("stages.cli.status:status", "What runs, what waits, what is wrong first."),
+    "move": Entry("stages.cli.move:move", "Move waiting requests to another pool."),
     "ask": Entry("stages.cli.ask:ask", "Ask a question and stream the answer."),
     "check": Entry("stages.cli.check:check", "Name every mistake of topology.yaml at once."),
+    "plan": Entry("stages.cli.plan:plan", "What an edited topology.yaml would change, and drift."),
+    "apply": Entry("stages.cli.apply:apply", "Make the edited topology.yaml run, without a stop."),
+    "history": Entry("stages.cli.history:history", "The generations of the topology."),
+    "rollback": Entry("stages.cli.rollback:rollback", "Go back to an earlier generation."),
     "sql": Entry("stages.cli.usage:sql", "Query the usage rows with SQL while the pipeline runs."),
     "costs": Entry("stages.cli.usage:costs", "What tenants, models and hours cost."),
+    "keys": Entry("stages.cli.keys.command:app", "Make, list and revoke API keys of tenants."),
     "models": Entry("stages.cli.models:app", "Fetch, list and look at models."),
     "bench": Entry(
         "stages.cli.bench.command:bench", "Measure, with goals and how each was measured."

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from nats.aio.msg import Msg
 
@@ -13,14 +13,16 @@ from contracts.usage import AttemptEvent, AttemptReport, Price
 from stages.runtime.sender import DurableSender
 
 KEEP_S: Final = 3600.0  # as long as the longest deadline: a report is repeated each second
-KEEP_MAX: Final = 100_000  # attempts, 1 KB each
+SILENT_S: Final = 4.0  # its own row may still be on the way
+CLOSED_S: Final = 60.0  # reports that were sent before the row
+KEEP_MAX: Final = 100_000  # attempts
 
 Run = tuple[str, int]  # request, attempt
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    event: AttemptEvent | None  # None = it has its row, there is nothing to close
+    event: AttemptEvent
     sent_ms: float
     heard_s: float
 
@@ -32,40 +34,57 @@ class Reports:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Run, _Seen] = {}  # the longest unheard first
+        self._open: dict[Run, _Seen] = {}  # the longest unheard first
+        self._closed: dict[Run, float] = {}  # they have a row; since when, the oldest first
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._open) + len(self._closed)
 
     def hear(self, report: AttemptReport, now_s: float) -> None:
         """An executor tells what its attempts have taken so far; older words change nothing."""
         for event in report.attempts:
-            known = self._seen.get((event.request_id, event.attempt))
-            if known is None or (known.event is not None and known.sent_ms <= report.sent_ms):
-                self._keep(event.request_id, event.attempt, _Seen(event, report.sent_ms, now_s))
+            run = event.request_id, event.attempt
+            known = self._open.pop(run, None)
+            if run in self._closed:
+                continue
+            if known is None or known.sent_ms <= report.sent_ms:
+                known = _Seen(event, report.sent_ms, now_s)
+            self._open[run] = known
+        while self._open and now_s - next(iter(self._open.values())).heard_s > KEEP_S:
+            del self._open[next(iter(self._open))]
+        _cut(self._open)
 
     def closed(self, request_id: str, attempt: int, now_s: float) -> None:
         """It has a row, the executor's own or a `lost` one: later reports do not bring it back."""
-        self._keep(request_id, attempt, _Seen(None, 0.0, now_s))
+        self._open.pop((request_id, attempt), None)
+        self._closed[request_id, attempt] = now_s
+        while now_s - next(iter(self._closed.values())) > CLOSED_S:
+            del self._closed[next(iter(self._closed))]
+        _cut(self._closed)
 
     def is_closed(self, request_id: str, attempt: int) -> bool:
         """Whether it has a row."""
-        seen = self._seen.get((request_id, attempt))
-        return seen is not None and seen.event is None
+        return (request_id, attempt) in self._closed
 
     def last(self, request_id: str, attempt: int) -> AttemptEvent | None:
         """What it had taken when its executor last reported; None = no report came yet."""
-        seen = self._seen.get((request_id, attempt))
+        seen = self._open.get((request_id, attempt))
         return seen.event if seen is not None else None
 
-    def _keep(self, request_id: str, attempt: int, seen: _Seen) -> None:
-        self._seen.pop((request_id, attempt), None)
-        self._seen[request_id, attempt] = seen
-        while self._seen:
-            first = next(iter(self._seen))
-            if len(self._seen) <= KEEP_MAX and seen.heard_s - self._seen[first].heard_s <= KEEP_S:
-                return
-            del self._seen[first]
+    def orphans(self, pool: str, lives: Callable[[str], bool], now_s: float) -> list[AttemptEvent]:
+        """The last reports of attempts that have no row and whose executor does not live."""
+        return [
+            seen.event
+            for seen in self._open.values()
+            if seen.event.pool == pool
+            and now_s - seen.heard_s > SILENT_S
+            and not lives(seen.event.executor)
+        ]
+
+
+def _cut(known: dict[Run, Any]) -> None:
+    while len(known) > KEEP_MAX:
+        del known[next(iter(known))]
 
 
 class Attempts:
@@ -121,18 +140,21 @@ class Attempts:
                 return
             row = self._zeros(work, prompt_tokens, attempt, executor, epoch)
             row = row.model_copy(update={"started_ms": leased_ms or row.finished_ms})
-        self.reports.closed(work.request_id, attempt, self._now_s())
-        self._sender.put(subjects.usage("attempt", row.pool), row, row.key)
+        self._close(row)
 
-    def lost_before(self, work: Work, prompt_tokens: int, attempt: int) -> None:
-        """Close the attempts below `attempt` that were reported and have no row: their executor was
-        lost under an owner before us."""
-        for earlier in range(1, attempt):
-            self.lost(work, prompt_tokens, earlier, None)
+    def sweep(self, pool: str, lives: Callable[[str], bool]) -> None:
+        """Close what was reported by executors that are gone and that no request names any more: it
+        was lost under an owner before us, or its request ended before we noticed."""
+        for row in self.reports.orphans(pool, lives, self._now_s()):
+            self._close(row)
 
     async def drain(self, timeout_s: float) -> bool:
         """Wait until every row is stored."""
         return await self._sender.drain(timeout_s)
+
+    def _close(self, row: AttemptEvent) -> None:
+        self.reports.closed(row.request_id, row.attempt, self._now_s())
+        self._sender.put(subjects.usage("attempt", row.pool), row, row.key)
 
     def _zeros(
         self, work: Work, prompt_tokens: int, attempt: int, executor: str, epoch: int

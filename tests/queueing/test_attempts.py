@@ -133,9 +133,15 @@ async def test_one_that_ended_in_order_is_left_alone(bus: Bus, attempts: Attempt
     assert [each.finish for each in await rows(bus)] == ["moved"]
 
 
-async def test_a_new_owner_closes_what_was_reported_before_it(bus: Bus, attempts: Attempts) -> None:
-    work = make_work()
-    attempts.reports.hear(report(row(work.request_id, 1), row(work.request_id, 3)), 1.0)
-    attempts.lost_before(work, 10, 3)
+async def test_a_new_owner_closes_what_was_reported_before_it(
+    bus: Bus, attempts: Attempts, clock: FakeClock
+) -> None:
+    """The executor and the owner that leased were killed together."""
+    attempts.reports.hear(report(row("r"), row("lives", executor="y")), clock.now_s())
+    attempts.reports.hear(report(row("other", pool="q")), clock.now_s())
+    attempts.sweep("p", lambda _: False)  # heard a moment ago: its own rows may be on their way
+    assert await rows(bus) == []
+    clock.seconds += 5
+    attempts.sweep("p", lambda name: name == "y")
     assert await attempts.drain(20)
-    assert [each.attempt for each in await rows(bus)] == [1]
+    assert [each.request_id for each in await rows(bus)] == ["r"]
