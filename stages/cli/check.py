@@ -1,20 +1,27 @@
 """`headrace check`: all mistakes of a topology file, each with its line."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from stages.cli.common import FAILED, STATE, JsonOption, StateOption, print_json
+from stages.cli.common import (
+    FAILED,
+    STATE,
+    FileArgument,
+    JsonOption,
+    StateOption,
+    TopologyOption,
+    print_json,
+    topology_file,
+)
 from stages.control.machine import check_machine
 from stages.control.state import StateFolder
 from stages.runtime.topology_file import Report, load_topology
 
 
 def check(
-    file: Annotated[Path, typer.Argument(metavar="[FILE]", help="Which file.")] = Path(
-        "topology.yaml"
-    ),
+    file: FileArgument = None,
+    topology: TopologyOption = None,
     state: StateOption = STATE,
     file_only: Annotated[
         bool, typer.Option("--file-only", help="Do not look at this machine (ports, models).")
@@ -25,7 +32,7 @@ def check(
 
     Exit code 0 when `headrace up` could run it here, 1 when it could not.
     """
-    report = load_topology(file)
+    report = load_topology(topology_file(file, topology))
     if not file_only:
         check_machine(report, state, StateFolder(state).holding_ports())
     if as_json:

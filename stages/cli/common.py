@@ -30,3 +30,19 @@ def fail(message: str, as_json: bool, code: int = FAILED) -> typer.Exit:
     if as_json:
         print_json({"error": message})
     return typer.Exit(code)
+
+
+FileArgument = Annotated[
+    Path | None, typer.Argument(metavar="[FILE]", help="The topology file; also --topology FILE.")
+]
+TopologyOption = Annotated[
+    Path | None, typer.Option("--topology", metavar="FILE", help="The topology file.")
+]
+TOPOLOGY: Final = Path("topology.yaml")
+
+
+def topology_file(argument: Path | None, option: Path | None, default: Path = TOPOLOGY) -> Path:
+    """The file, whichever way it was named."""
+    if argument is not None and option is not None and argument != option:
+        raise typer.BadParameter(f"two files: {argument} and --topology {option}; name one")
+    return argument or option or default

@@ -10,6 +10,7 @@ from contracts.errors import ErrorCode, HeadraceError
 from contracts.lifecycle import Actuals, ApplyCall, Change, Generation
 from contracts.topology import Topology
 from stages.control.allowed import clamped, refuse_what_needs_a_restart
+from stages.control.astray import astray
 from stages.control.diff import diff
 from stages.control.fleet import Fleet, StartError
 from stages.control.generations import Generations, Stored
@@ -223,6 +224,16 @@ class Changer:
             tell(f"{error}; they go on trying")
         await self._withdraw(move, tell)
         return back.generation
+
+    async def astray(self) -> list[str]:
+        """Processes that are not what the generation that serves wants; empty during a change."""
+        spec = await self._generations.spec()
+        if spec is None or self.doing is not None:
+            return []
+        generation = spec.generation
+        wanted = self._planner(generation.topology, await self._generations.actuals())
+        steps = reconcile(wanted, self._fleet.specs().values())
+        return astray(steps, generation, self._fleet.beat)
 
     async def repair(self) -> None:
         """Make what runs what should run: after a control that ended in the middle of a change.
