@@ -174,12 +174,12 @@ class Arrivals:
             settled = Settled(request_id=entry.request_id, admitted=terms_of(pool, entry))
             subject = subjects.session(entry.work.egress)
             try:
-                await self._bus.request(subject, SettleSession(settled=settled), Done, TELL_S)
+                call = SettleSession(settled=settled)
+                if (await self._bus.request(subject, call, Done, TELL_S)).ok:
+                    return
             except (HeadraceError, ValidationError, OSError, nats.errors.Error) as error:
                 log.warning("%s is not told of pool %s: %r", entry.request_id, pool.name, error)
-                await asyncio.sleep(TELL_S)
-            else:
-                return
+            await asyncio.sleep(TELL_S)
 
     def tell_again(self, pool: PoolQueue) -> None:
         """An owner before us may have died before it could tell."""

@@ -45,6 +45,10 @@ class Bounds:
         self.tokens = 0
         self.drain = Drain()
 
+    def reconfigure(self, limits: QueueSection) -> None:
+        """New limits; what waits already stays."""
+        self._limits = limits
+
     def take(self, tokens: int, now_s: float) -> None:
         """Count one more. Raises `saturated` where that would pass a limit."""
         if self.requests + 1 > self._limits.requests:

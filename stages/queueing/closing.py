@@ -1,7 +1,7 @@
 """How requests end: by their egress's receipt, or by ours when nobody else can write it."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import nats.errors
@@ -18,26 +18,28 @@ from stages.queueing.ledger import Entry
 from stages.queueing.memory import EarlyNotices
 from stages.queueing.pool import PoolQueue
 from stages.queueing.receipts import orphan_receipt
-from stages.queueing.storage import QueueStore
 from stages.runtime.bus import Bus
 
 FAIL_S: Final = 1.0
 RECEIPT_S: Final = 8.0  # less than the wait before it is tried again
 
+Remove = Callable[[PoolQueue, int], None]
+
 log = logging.getLogger("headrace.queueing")
 
 
 class Closing:
-    """Ends requests of all pools."""
+    """Ends requests of the pools that we own. `remove` takes a stored request out of the stream."""
 
     def __init__(
-        self, bus: Bus, clocks: Clocks, store: QueueStore, pools: Mapping[str, PoolQueue]
+        self, bus: Bus, clocks: Clocks, pools: Mapping[str, PoolQueue], remove: Remove
     ) -> None:
         self._bus = bus
         self._clocks = clocks
-        self._store = store
         self._pools = pools
+        self._remove = remove
         self.early = EarlyNotices()
+        self.ended = EarlyNotices()  # requests that are over: their stored copy may come once more
 
     def find(self, request_id: str) -> tuple[PoolQueue, Entry] | None:
         """An unfinished request and its pool."""
@@ -50,15 +52,18 @@ class Closing:
     def on_receipt(self, msg: Msg) -> None:
         """A receipt, ours or an egress's: the request has ended, the stored copy can go."""
         receipt = ReceiptEvent.model_validate_json(msg.data)
-        pool = self._pools.get(receipt.pool)
-        if pool is not None:
-            self.end(pool, receipt.request_id, receipt.finish_reason)
+        found = self.find(receipt.request_id)  # its pool may be another one by now
+        if found is not None:
+            self.end(found[0], receipt.request_id, receipt.finish_reason)
 
     def end(self, pool: PoolQueue, request_id: str, reason: FinishReason) -> None:
-        """The receipt is stored: count the end once, delete the stored copy."""
+        """The receipt is stored: count the end once, remove the stored copy."""
+        if not pool.holds():
+            return
         entry = pool.end(request_id, reason)
         if entry is not None:
-            self._bus.spawn(self._store.delete(entry.stream_seq))
+            self.ended.note(request_id, self._clocks.now_s())
+            self._remove(pool, entry.stream_seq)
 
     def on_notice(self, msg: Msg) -> None:
         """A session is closed: never lease its request; write its receipt if nobody else does."""
@@ -72,16 +77,18 @@ class Closing:
         pool, entry = found
         pool.close(entry, notice.reason, self._clocks.now_s())
         if notice.orphan:
-            self._bus.spawn(self._write_receipt(entry, notice.reason))
+            self._bus.spawn(self._write_receipt(pool, entry, notice.reason))
 
     async def fail(self, pool: PoolQueue, entry: Entry, why: str) -> None:
         """End an accepted request as an error: its egress tells the client and writes the receipt."""
-        if pool.ledger.get(entry.request_id) is not entry:
+        if pool.ledger.get(entry.request_id) is not entry or not pool.holds():
             return
         pool.close(entry, FinishReason.ERROR, self._clocks.now_s())
         call = FailSession(
             request_id=entry.request_id,
             error=ErrorInfo(code=ErrorCode.INTERNAL, message=why or "the executors refused it"),
+            pool=pool.name,
+            epoch=pool.epoch,
         )
         try:
             done = await self._bus.request(subjects.session(entry.work.egress), call, Done, FAIL_S)
@@ -97,35 +104,49 @@ class Closing:
 
         An egress that only stood still is told, too, so that its client does not wait for more.
         """
-        if pool.ledger.get(entry.request_id) is not entry:
+        if pool.ledger.get(entry.request_id) is not entry or not pool.holds():
             return
         pool.close(entry, reason, self._clocks.now_s())
-        await self._tell(
-            subjects.session(entry.work.egress),
-            FailSession(request_id=entry.request_id, error=_given_up(reason)),
+        told = FailSession(
+            request_id=entry.request_id,
+            error=_given_up(reason),
+            pool=pool.name,
+            epoch=pool.epoch,
         )
-        await self._notify(entry.request_id, reason)
-        await self._write_receipt(entry, reason)
+        await self._tell(pool, subjects.session(entry.work.egress), told)
+        await self.stop(pool, entry.request_id, reason=reason)
+        await self._write_receipt(pool, entry, reason)
 
-    async def stop(self, request_id: str, attempt: int | None = None) -> None:
-        """Stop what runs in vain: this attempt, None = every one, the request has ended."""
-        await self._notify(request_id, FinishReason.CANCELLED, attempt)
-
-    async def _notify(
-        self, request_id: str, reason: FinishReason, attempt: int | None = None
+    async def stop(
+        self,
+        pool: PoolQueue,
+        request_id: str,
+        attempt: int | None = None,
+        reason: FinishReason = FinishReason.CANCELLED,
     ) -> None:
-        notice = CancelNotice(request_id=request_id, reason=reason, attempt=attempt)
-        await self._tell(subjects.cancel(request_id), notice)
+        """Stop what runs in vain: this attempt, None = every one, the request has ended."""
+        notice = CancelNotice(
+            request_id=request_id,
+            reason=reason,
+            attempt=attempt,
+            pool=pool.name,
+            epoch=pool.epoch,
+        )
+        await self._tell(pool, subjects.cancel(request_id), notice)
 
-    async def _tell(self, subject: str, message: BaseModel) -> None:
+    async def _tell(self, pool: PoolQueue, subject: str, message: BaseModel) -> None:
         """Without waiting; a bus that is away must not stop what comes after."""
+        if not pool.holds():
+            return
         try:
             await self._bus.publish(subject, message)
         except (OSError, nats.errors.Error) as error:
             log.warning("nothing goes to %s: %r", subject, error)
 
-    async def _write_receipt(self, entry: Entry, reason: FinishReason) -> None:
+    async def _write_receipt(self, pool: PoolQueue, entry: Entry, reason: FinishReason) -> None:
         """Durably; our own subscription then ends the request. Tried again later when it fails."""
+        if not pool.holds():
+            return
         receipt = orphan_receipt(entry, reason, self._clocks.now_ms())
         subject = subjects.usage("receipt", receipt.pool)
         try:

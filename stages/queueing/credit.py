@@ -55,6 +55,7 @@ class Executors:
 
     def __init__(self) -> None:
         self.known: dict[str, Executor] = {}
+        self._expected: dict[str, float] = {}  # told of by an inventory, no credit yet; since when
 
     def hear(self, credit: Credit, now_s: float) -> bool:
         """Take an executor's word; an older one than known only shows that it lives."""
@@ -88,11 +89,38 @@ class Executors:
         if name in self.known:
             self.known[name].blocked = True
 
+    def lives(self, name: str) -> bool:
+        """Heard, or told of by an inventory."""
+        return name in self.known or name in self._expected
+
+    def expect(self, name: str, now_s: float) -> None:
+        """It has told what it runs; its credit comes."""
+        self._expected[name] = now_s
+
+    def heard_s(self, name: str) -> float:
+        """When it was last heard; never = minus infinity."""
+        executor = self.known.get(name)
+        return executor.heard_s if executor is not None else float("-inf")
+
+    def forget(self, name: str) -> None:
+        """It is gone."""
+        self.known.pop(name, None)
+        self._expected.pop(name, None)
+
+    def forget_leases(self) -> None:
+        """The pool has a new owner: no lease is on its way in our name."""
+        for executor in self.known.values():
+            executor.in_flight.clear()
+            executor.blocked = False
+
     def forget_silent(self, now_s: float) -> list[str]:
         """Names of executors not heard for 3 s; they are forgotten."""
+        for name, since_s in list(self._expected.items()):
+            if now_s - since_s > SILENT_S:
+                del self._expected[name]
         silent = [n for n, e in self.known.items() if now_s - e.heard_s > SILENT_S]
         for name in silent:
-            del self.known[name]
+            self.forget(name)
         return silent
 
     def overlooks(self, entry: Entry, now_s: float) -> bool:
@@ -112,3 +140,4 @@ class Executors:
         """The bus was away: nobody could be heard, so silence starts now."""
         for executor in self.known.values():
             executor.heard_s = now_s
+        self._expected = dict.fromkeys(self._expected, now_s)

@@ -19,32 +19,37 @@ ANSWER_S: Final = 1.0
 _NOT_RUN: Final = (ErrorCode.NO_CAPACITY, ErrorCode.SHUTTING_DOWN)  # nobody listens, or it leaves
 
 Fail = Callable[[PoolQueue, Entry, str], Awaitable[None]]
-Stop = Callable[[str], Awaitable[None]]
+Stop = Callable[[PoolQueue, str], Awaitable[None]]
+Lost = Callable[[PoolQueue, Entry, int, str | None], None]
 
 log = logging.getLogger("headrace.queueing")
 
 
 class Leasing:
-    """Gives out all that credit allows. `fail` ends a request as an error, `stop` stops it once more."""
+    """Gives out all that credit allows. `fail` ends a request as an error, `stop` stops it once more,
+    `lost` closes an attempt that nobody answered for."""
 
-    def __init__(self, bus: Bus, clocks: Clocks, fail: Fail, stop: Stop) -> None:
+    def __init__(self, bus: Bus, clocks: Clocks, fail: Fail, stop: Stop, lost: Lost) -> None:
         self._bus = bus
         self._clocks = clocks
         self._fail = fail
         self._stop = stop
+        self._lost = lost
         self.paused = False
 
     def pump(self, pool: PoolQueue) -> None:
         """Start every lease that is possible now."""
-        while not self.paused:
+        while not self.paused and not pool.adopting and pool.holds():
             grant = pool.grant(self._clocks.now_s(), self._clocks.now_ms())
             if grant is None:
                 return
             self._bus.spawn(self._ask(pool, grant))
 
     async def _ask(self, pool: PoolQueue, grant: Grant) -> None:
+        if not pool.holds():
+            return
         try:
-            message = lease_bytes(grant, self._clocks.now_ms())
+            message = lease_bytes(grant, pool.epoch, self._clocks.now_ms())
             answer = await self._bus.request_bytes(
                 subjects.lease(grant.executor), message, ANSWER_S
             )
@@ -59,10 +64,12 @@ class Leasing:
         self.pump(pool)
 
     async def _answered(self, pool: PoolQueue, grant: Grant, reply: LeaseReply) -> None:
-        pool.executors.hear(reply.credit, self._clocks.now_s())
+        pool.hear(reply.credit, self._clocks.now_s())
         if reply.accepted:
             if not pool.taken(grant, self._clocks.now_s(), reply.credit.seq):
-                await self._stop(grant.entry.request_id)  # it ended while the lease was on its way
+                await self._stop(
+                    pool, grant.entry.request_id
+                )  # it ended while the lease was on its way
             return
         log.info("%s declined %s: %s", grant.executor, grant.entry.request_id, reply.reason)
         pool.declined(grant)
@@ -73,12 +80,20 @@ class Leasing:
         log.warning("lease of %s to %s: %s", grant.entry.request_id, grant.executor, error)
         if isinstance(error, HeadraceError) and error.info.code in _NOT_RUN:
             pool.declined(grant)
-        elif not pool.unanswered(grant):
+            return
+        again = pool.unanswered(grant)
+        self._lost(pool, grant.entry, grant.attempt, None)
+        if not again:
             await self._fail(pool, grant.entry, f"no executor of pool {pool.name!r} answered")
 
 
-def lease_bytes(grant: Grant, now_ms: float) -> bytes:
+def lease_bytes(grant: Grant, epoch: int, now_ms: float) -> bytes:
     """A `Lease` as JSON around the request as it was stored: long prompts are not encoded again."""
     entry = grant.entry
-    tail = {"attempt": grant.attempt, "leased_ms": now_ms, "resume_ids": entry.resume_ids}
+    tail = {
+        "attempt": grant.attempt,
+        "leased_ms": now_ms,
+        "resume_ids": entry.resume_ids,
+        "epoch": epoch,
+    }
     return b'{"work":' + entry.raw + b"," + json.dumps(tail).encode()[1:]

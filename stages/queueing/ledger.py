@@ -1,6 +1,6 @@
 """Every stored request from acceptance to its one end, and the figures that must balance."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
@@ -46,6 +46,10 @@ class Entry:
     resume_ids: list[int] = field(default_factory=list)
     closing_s: float = 0.0  # since when in CLOSING, monotonic
     closing_reason: FinishReason = FinishReason.ERROR
+    floor: int = 0  # attempts up to this one may have been given by owners before us
+    void: int = 0  # attempts up to this one are over, whatever an executor still says
+    unknown: int = 0  # how often in a row no egress knew its session
+    homeless_s: float | None = None  # since when its egress is lost, monotonic
 
     @property
     def request_id(self) -> str:
@@ -57,6 +61,14 @@ class Entry:
         """Upper bound of KV tokens, prompt + max_tokens."""
         return self.prompt_tokens + self.work.max_tokens
 
+    def move_to(self, egress: str) -> None:
+        """Another egress holds its session from now on."""
+        if egress != self.work.egress:
+            self.work = self.work.model_copy(update={"egress": egress})
+            stored = Work.model_validate_json(self.raw).model_copy(update={"egress": egress})
+            self.raw = stored.model_dump_json().encode()
+        self.homeless_s, self.unknown = None, 0
+
 
 class Ledger:
     """accepted = finished + cancelled + failed + expired + running + queued.
@@ -65,10 +77,13 @@ class Ledger:
     out, and as running or queued while it is here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ended: Mapping[str, int] | None = None) -> None:
+        """`ended`: the figures of the owners before, so that they outlive a takeover."""
         self._entries: dict[str, Entry] = {}
-        self.accepted = 0
         self.ended = dict.fromkeys(COUNTER_OF.values(), 0)
+        for name in self.ended:
+            self.ended[name] += (ended or {}).get(name, 0)
+        self.accepted = sum(self.ended.values())
 
     def accept(self, entry: Entry) -> None:
         """A request is stored."""
@@ -83,6 +98,17 @@ class Ledger:
             self.ended[COUNTER_OF[reason]] += 1
         return entry
 
+    def transfer_out(self, request_id: str) -> Entry | None:
+        """Another pool has it now: it was never ours. None when it is not here."""
+        entry = self._entries.pop(request_id, None)
+        if entry is not None:
+            self.accepted -= 1
+        return entry
+
+    def transfer_in(self, entry: Entry) -> None:
+        """It comes from another pool; counted as accepted here."""
+        self.accept(entry)
+
     def get(self, request_id: str) -> Entry | None:
         """An unfinished request."""
         return self._entries.get(request_id)
@@ -94,7 +120,7 @@ class Ledger:
         return len(self._entries)
 
     def counters(self) -> dict[str, float]:
-        """The conservation law's figures since start."""
+        """The conservation law's figures since the pool's first owner."""
         running = sum(e.executor is not None for e in self._entries.values())
         return {
             "accepted": self.accepted,

@@ -1,4 +1,4 @@
-"""Sessions that closed before their request was stored: a notice may overtake its request."""
+"""Ids that matter for a minute: sessions closed before their request came, requests that ended."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ KEEP_MAX: Final = 100_000
 
 
 class EarlyNotices:
-    """Ids of closed sessions, for a minute."""
+    """Ids of closed sessions (or ended requests), for a minute."""
 
     def __init__(self) -> None:
         self._known: dict[str, float] = {}  # in the order of time
@@ -18,6 +18,10 @@ class EarlyNotices:
         self._known[request_id] = now_s
         while len(self._known) > KEEP_MAX or now_s - self._oldest() > KEEP_S:
             del self._known[next(iter(self._known))]
+
+    def knows(self, request_id: str) -> bool:
+        """Whether it was noted in the last minute."""
+        return request_id in self._known
 
     def take(self, request_id: str) -> bool:
         """Whether a notice came before its request; it is forgotten."""

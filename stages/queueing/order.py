@@ -1,7 +1,7 @@
 """Who is served next: priority, then length bucket (shorter first), then arrival."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from contracts.client import Priority
 
@@ -27,6 +27,15 @@ class Order:
         key = (priority.rank, bisect_left(self._buckets, tokens), arrival, request_id)
         self._key_of[request_id] = key
         insort(self._keys, key)
+
+    def rebucket(self, buckets: Sequence[int], tokens: Callable[[str], int]) -> None:
+        """Other buckets: everybody's place is found again. `tokens` of a request."""
+        self._buckets = list(buckets)
+        self._key_of = {
+            name: (rank, bisect_left(self._buckets, tokens(name)), arrival, name)
+            for rank, _, arrival, name in self._keys
+        }
+        self._keys = sorted(self._key_of.values())
 
     def remove(self, request_id: str) -> bool:
         """Take a request out wherever it stands; False if it was not waiting."""

@@ -1,15 +1,26 @@
 """One pool's queue as a state machine: what waits, what runs, who gets the next lease. No bus."""
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from contracts.client import FinishReason
 from contracts.errors import ErrorCode, HeadraceError
+from contracts.frames import Credit
 from contracts.topology import PoolSection
 from stages.queueing.bounds import Bounds
 from stages.queueing.credit import Executors, capacity
 from stages.queueing.ledger import Entry, Ledger, State
 from stages.queueing.order import Order
 from stages.queueing.recovery import MAX_TRIES
+
+
+class Loss(NamedTuple):
+    """An attempt whose executor is gone."""
+
+    entry: Entry
+    executor: str
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -24,17 +35,38 @@ class Grant:
 class PoolQueue:
     """Every unfinished request of a pool. Times: `now_s` monotonic, `now_ms` unix."""
 
-    def __init__(self, name: str, section: PoolSection, *, gone: bool = False) -> None:
-        """`gone`: it has left the topology; what runs may end, nothing is leased."""
+    def __init__(
+        self,
+        name: str,
+        section: PoolSection,
+        *,
+        gone: bool = False,
+        epoch: int = 0,
+        holds: Callable[[], bool] = lambda: True,
+        executors: Executors | None = None,
+        ended: Mapping[str, int] | None = None,
+    ) -> None:
+        """`gone`: it has left the topology and admits nothing. `holds`: whether we own it, in this
+        epoch, at this moment: asked right before every act."""
         self.name = name
         self.gone = gone
+        self.epoch = epoch
+        self.holds = holds
+        self.adopting = False  # what runs is being found out: nothing is leased
         self._capacity = capacity(section.kv_tokens)
         self.order = Order(section.buckets)
         self.bounds = Bounds(name, section.queue)
-        self.executors = Executors()
-        self.ledger = Ledger()
+        self.executors = executors or Executors()
+        self.executors.forget_leases()
+        self.ledger = Ledger(ended)
         self.leases = 0
         self.leases_again = 0
+
+    def reconfigure(self, section: PoolSection) -> None:
+        """Other limits, buckets and capacity; what waits stays."""
+        self._capacity = capacity(section.kv_tokens)
+        self.bounds.reconfigure(section.queue)
+        self.order.rebucket(section.buckets, lambda name: self._entry(name).tokens)
 
     def take(self, tokens: int, now_s: float) -> None:
         """Count a request that is about to be stored. Raises saturated, and context_length_exceeded
@@ -74,7 +106,7 @@ class PoolQueue:
                 return None
             self._leave(entry)
             entry.state = State.LEASING
-            attempt = entry.attempt + 1
+            attempt = max(entry.attempt, entry.floor) + 1
             self.executors.lease(executor, head, attempt, entry.tokens)
             return Grant(entry, executor, attempt)
         return None
@@ -116,15 +148,49 @@ class PoolQueue:
         self._back(entry)
         return True
 
-    def lose_silent(self, now_s: float) -> list[str]:
-        """Forget executors not heard for 3 s; what they ran is lost. Returns their names."""
-        names = self.executors.forget_silent(now_s)
-        for entry in self.ledger:
-            if entry.executor is not None and entry.executor not in self.executors.known:
-                entry.executor = None
-                if entry.state is State.RUNNING:
-                    entry.state = State.LOST
-        return names
+    def lose_silent(self, now_s: float) -> list[Loss]:
+        """Forget executors not heard for 3 s; what they ran is lost."""
+        self.executors.forget_silent(now_s)
+        return self._lose_unheld()
+
+    def lose_executor(self, name: str) -> list[Loss]:
+        """This executor is gone: what it ran is lost."""
+        self.executors.forget(name)
+        return self._lose_unheld()
+
+    def give_back(self, executor: str, attempts: Iterable[tuple[str, int]]) -> list[Entry]:
+        """The executor ends and has stopped these before they were finished."""
+        back = []
+        for request_id, attempt in attempts:
+            entry = self.ledger.get(request_id)
+            if entry is None or (entry.executor, entry.attempt) != (executor, attempt):
+                continue
+            entry.executor, entry.missing_s, entry.void = None, None, attempt
+            entry.tries -= 1  # nobody failed
+            if entry.state is State.RUNNING:
+                entry.state = State.LOST
+                back.append(entry)
+        return back
+
+    def adopt(self, executor: str, running: Iterable[tuple[str, int]]) -> int:
+        """An executor names what it runs: what we had lost runs there. How many."""
+        adopted = 0
+        for request_id, attempt in running:
+            entry = self.ledger.get(request_id)
+            if entry is None or entry.state is not State.LOST:
+                continue
+            if attempt >= max(entry.attempt, entry.void + 1):
+                entry.attempt, entry.executor, entry.state = attempt, executor, State.RUNNING
+                entry.tries = max(entry.tries, 1)
+                adopted += 1
+        return adopted
+
+    def hear(self, credit: Credit, now_s: float) -> bool:
+        """Take an executor's word; True when it is news."""
+        news = self.executors.hear(credit, now_s)
+        if news:
+            self.adopt(credit.executor, credit.running)
+        return news
 
     def lose_missing(self, now_s: float) -> list[Entry]:
         """Requests that their executor, heard since it took them, has not named for 2 s.
@@ -177,6 +243,26 @@ class PoolQueue:
             f"{len(self.order)} waiting ({self.bounds.tokens} tokens), {len(self.ledger)} unfinished, "
             f"{len(known)} executors with {slots} free slots and {kv_tokens} free KV tokens"
         )
+
+    def position(self, entry: Entry) -> int:
+        """Requests served before it; 0 for one that does not wait."""
+        waits = entry.request_id in self.order
+        return self.order.position(entry.request_id) if waits else 0
+
+    def leave(self, entry: Entry) -> None:
+        """Out of the line, wherever it stands; it stays in the ledger."""
+        self._leave(entry)
+
+    def _lose_unheld(self) -> list[Loss]:
+        lost = []
+        for entry in self.ledger:
+            executor = entry.executor
+            if executor is not None and not self.executors.lives(executor):
+                entry.executor, entry.void = None, entry.attempt
+                lost.append(Loss(entry, executor, entry.attempt))
+                if entry.state is State.RUNNING:
+                    entry.state = State.LOST
+        return lost
 
     def _entry(self, request_id: str) -> Entry:
         entry = self.ledger.get(request_id)

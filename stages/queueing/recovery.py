@@ -4,11 +4,13 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final
 
-from contracts.internal import Inventory, Progress, Work
+from contracts.internal import Progress, Work
 from stages.queueing.ledger import Entry, State
 
 MAX_TRIES: Final = 3
+ATTEMPTS_AN_EPOCH: Final = 10  # more than one owner gives a request
 ASKED_AT_ONCE: Final = 64
+UNKNOWN_TIMES: Final = 3  # answers in a row, half a second apart
 TOKENS_AT_ONCE: Final = 500_000  # 7 bytes each as JSON; a message holds 8 MB
 
 
@@ -22,39 +24,26 @@ class Verdict(Enum):
     UNKNOWN = "unknown"  # its egress does not know the session: nobody writes a receipt
 
 
-def restored(raw: bytes, stream_seq: int, arrival: int) -> Entry:
-    """An entry for a stored request, found at the start. Raises ValidationError.
+def restored(raw: bytes, stream_seq: int, arrival: int, epoch: int = 1) -> Entry:
+    """An entry for a stored request that we did not admit ourselves. Raises ValidationError.
 
-    It may have been leased by the process before: attempt 1 counts as given.
+    It may have been leased by owners before us, any number of times: attempts of this epoch start
+    above all of theirs.
     """
     work = Work.model_validate_json(raw)
+    stamps = work.stamps
+    if stamps.stored is None:
+        since = stamps.routing or stamps.ingress or stamps.received
+        stamps = stamps.model_copy(update={"stored": since})
     return Entry(
-        work=work.model_copy(update={"prompt_ids": []}),
+        work=work.model_copy(update={"prompt_ids": [], "stamps": stamps}),
         raw=raw,
         prompt_tokens=len(work.prompt_ids),
         stream_seq=stream_seq,
         arrival=arrival,
         state=State.LOST,
-        attempt=1,
+        floor=max(max(epoch - 1, 0) * ATTEMPTS_AN_EPOCH, work.attempt),
     )
-
-
-def adopt(entries: Iterable[Entry], inventories: Iterable[Inventory]) -> int:
-    """Mark what executors already run as running (the highest attempt counts); how many."""
-    running: dict[str, tuple[int, str]] = {}
-    for inventory in inventories:
-        for request_id, attempt in inventory.running:
-            running[request_id] = max(
-                running.get(request_id, (0, "")), (attempt, inventory.executor)
-            )
-    adopted = 0
-    for entry in entries:
-        if entry.request_id in running:
-            entry.attempt, entry.executor = running[entry.request_id]
-            entry.state = State.RUNNING
-            entry.tries = max(entry.tries, 1)
-            adopted += 1
-    return adopted
 
 
 def questions(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

@@ -3,60 +3,62 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 import nats.errors
-from nats.aio.msg import Msg
-from pydantic import ValidationError
 
 from contracts import subjects
-from contracts.client import FinishReason
-from contracts.errors import HeadraceError
-from contracts.internal import Beat, Progress, ProgressQuery, ProgressReply, QueuePosition
+from contracts.internal import QueuePosition
+from stages.queueing.board import Board
 from stages.queueing.clocks import Clocks
 from stages.queueing.closing import Closing
 from stages.queueing.leasing import Leasing
-from stages.queueing.ledger import Entry, State
-from stages.queueing.pool import PoolQueue
-from stages.queueing.recovery import Verdict, judge, questions
-from stages.queueing.silence import Egresses, overdue, strays
+from stages.queueing.ledger import State
+from stages.queueing.pool import Loss, PoolQueue
+from stages.queueing.progress import Asking
+from stages.queueing.sessions import Homes
+from stages.queueing.silence import overdue, strays
+from stages.queueing.takeover import Takeover
 from stages.runtime.bus import Bus
 
 TICK_S: Final = 0.5
 STALL_S: Final = 1.5
 POSITIONS_S: Final = 5.0
-PROGRESS_S: Final = 1.0
-RECEIPT_GRACE_S: Final = 0.05
 POSITIONS_A_MESSAGE: Final = 1000
+DESERTED_S: Final = 3.0
+
+Lost = Callable[[PoolQueue, Iterable[Loss]], None]
 
 log = logging.getLogger("headrace.queueing")
 
 
-class Watch:
-    """Looks after requests whose executor or egress does not."""
+@dataclass(frozen=True)
+class Hands:
+    """What can be done for a request."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        clocks: Clocks,
-        pools: Mapping[str, PoolQueue],
-        closing: Closing,
-        leasing: Leasing,
-    ) -> None:
+    closing: Closing
+    leasing: Leasing
+    asking: Asking
+    homes: Homes
+    takeover: Takeover
+
+
+class Watch:
+    """Looks after requests whose executor or egress does not. `lost` closes lost attempts."""
+
+    def __init__(self, bus: Bus, clocks: Clocks, board: Board, hands: Hands, lost: Lost) -> None:
         self._bus = bus
         self._clocks = clocks
-        self._pools = pools
-        self._closing = closing
-        self._leasing = leasing
-        self.egresses = Egresses(clocks.now_s())
-        self._asking: set[str] = set()  # egresses with a progress query under way
+        self._board = board
+        self._hands = hands
+        self._lost = lost
         self._positions_s = clocks.now_s()
-
-    def on_beat(self, msg: Msg) -> None:
-        """An egress lives."""
-        beat = Beat.model_validate_json(msg.data)
-        self.egresses.hear(beat.instance, beat.incarnation, self._clocks.now_s())
+        self._strange: dict[str, set[str]] = {}  # pool → what its executors run, unknown to us
+        self._deserted: dict[
+            str, float
+        ] = {}  # pool that left the topology → without executors since
 
     async def run(self) -> None:
         """Tick for ever (cancel to end).
@@ -69,7 +71,7 @@ class Watch:
             await asyncio.sleep(TICK_S)
             if loop.time() - slept_s > STALL_S:
                 log.warning("this process stood still for %.1f s", loop.time() - slept_s)
-                self._pardon(self._clocks.now_s())
+                self._board.pardon()
             try:
                 await self.tick()
             except Exception:
@@ -79,98 +81,93 @@ class Watch:
         """One round over all pools."""
         now_s = self._clocks.now_s()
         if not self._bus.client.is_connected:
-            self._pardon(now_s)
+            self._board.pardon()
             return
-        for pool in self._pools.values():
-            for name in pool.lose_silent(now_s):
-                log.warning("executor %s of pool %s fell silent", name, pool.name)
-            for entry in pool.lose_missing(now_s):
-                log.warning("%s ended on its executor, its last words were lost", entry.request_id)
-            self._end_overdue(pool, now_s)
-            if not self._leasing.paused:
-                self._ask_about_lost(pool, now_s)
-                await self._stop_strays(pool)
-            self._leasing.pump(pool)
+        for name, executors in list(self._board.executors.items()):
+            if name not in self._board.pools:
+                executors.forget_silent(now_s)
+        for pool in list(self._board.pools.values()):
+            if pool.holds():
+                await self._look_after(pool, now_s)
         if now_s - self._positions_s >= POSITIONS_S:
             self._positions_s = now_s
-            self.egresses.forget_gone(now_s)
+            self._board.egresses.forget_gone(now_s)
             await self._tell_positions()
 
-    def _pardon(self, now_s: float) -> None:
-        self.egresses.pardon(now_s)
-        for pool in self._pools.values():
-            pool.pardon(now_s)
+    def look_at_lost(self, pool: PoolQueue) -> None:
+        """What has just been lost need not wait for the next round."""
+        if not pool.adopting and pool.holds():
+            self._hands.homes.look_after(pool)
+            self._hands.asking.ask(pool)
+
+    async def _look_after(self, pool: PoolQueue, now_s: float) -> None:
+        losses = pool.lose_silent(now_s)
+        for loss in losses:
+            log.warning("%s was lost: executor %s is silent", loss.entry.request_id, loss.executor)
+        self._lost(pool, losses)
+        for entry in pool.lose_missing(now_s):
+            log.warning("%s ended on its executor, its last words were lost", entry.request_id)
+        self._end_overdue(pool, now_s)
+        if pool.gone:
+            self._end_deserted(pool, now_s)
+        if not pool.adopting:
+            await self._look_at_stored(pool)
+            self.look_at_lost(pool)
+            await self._stop_strays(pool)
+        self._hands.leasing.pump(pool)
+
+    async def _look_at_stored(self, pool: PoolQueue) -> None:
+        try:
+            await self._hands.takeover.look_after(pool)
+        except (OSError, TimeoutError, nats.errors.Error) as error:
+            log.warning("stored requests of pool %s: %r", pool.name, error)
 
     def _end_overdue(self, pool: PoolQueue, now_s: float) -> None:
         now_ms = self._clocks.now_ms()
         for entry in pool.ledger:
-            reason = overdue(entry, self.egresses, now_s, now_ms)
+            reason = overdue(entry, now_s, now_ms)
             if reason is not None:
                 log.warning("no egress ends %s: ending it as %s", entry.request_id, reason)
-                self._bus.spawn(self._closing.orphan(pool, entry, reason))
+                self._bus.spawn(self._hands.closing.orphan(pool, entry, reason))
 
-    def _ask_about_lost(self, pool: PoolQueue, now_s: float) -> None:
-        by_egress: dict[str, list[Entry]] = defaultdict(list)
+    def _end_deserted(self, pool: PoolQueue, now_s: float) -> None:
+        """The pool has left the topology, and its last executor as well."""
+        if pool.executors.known:
+            self._deserted.pop(pool.name, None)
+            return
+        if now_s - self._deserted.setdefault(pool.name, now_s) < DESERTED_S:
+            return
+        why = f"pool {pool.name!r} is not in the topology any more; call again"
         for entry in pool.ledger:
-            if entry.state is State.LOST:
-                by_egress[entry.work.egress].append(entry)
-        for egress, entries in by_egress.items():
-            if self.egresses.lives(egress, now_s) and egress not in self._asking:
-                self._asking.add(egress)
-                self._bus.spawn(self._ask(pool, egress, entries))
-
-    async def _ask(self, pool: PoolQueue, egress: str, entries: list[Entry]) -> None:
-        try:
-            for group in questions(entries):
-                await self._ask_about(pool, egress, group)
-        except (HeadraceError, ValidationError, OSError, nats.errors.Error) as error:
-            log.warning("egress %s does not tell its progress: %r", egress, error)
-            # asked again at the next tick, until it is silent
-        finally:
-            self._asking.discard(egress)
-        self._leasing.pump(pool)
-
-    async def _ask_about(self, pool: PoolQueue, egress: str, entries: list[Entry]) -> None:
-        query = ProgressQuery(request_ids=[entry.request_id for entry in entries])
-        reply = await self._bus.request(subjects.session(egress), query, ProgressReply, PROGRESS_S)
-        await asyncio.sleep(RECEIPT_GRACE_S)  # receipts sent before the reply are read first
-        known = {progress.request_id: progress for progress in reply.sessions}
-        for entry in entries:
-            if entry.state is State.LOST:
-                await self._carry_out(pool, entry, known.get(entry.request_id))
-
-    async def _carry_out(self, pool: PoolQueue, entry: Entry, progress: Progress | None) -> None:
-        verdict = judge(entry, progress)
-        if verdict is Verdict.LEASE_AGAIN and pool.gone:
-            why = f"pool {pool.name!r} is not in the topology any more; call again"
-            await self._closing.fail(pool, entry, why)
-        elif verdict is Verdict.LEASE_AGAIN:
-            pool.line_up_again(entry)
-        elif verdict is Verdict.GIVE_UP:
-            why = f"{entry.tries} attempts on executors of pool {pool.name!r} were lost"
-            await self._closing.fail(pool, entry, why)
-        elif verdict is Verdict.ENDED:
-            assert progress is not None
-            assert progress.finish_reason is not None
-            self._closing.end(pool, entry.request_id, progress.finish_reason)
-        elif verdict is Verdict.UNKNOWN:
-            await self._closing.orphan(pool, entry, FinishReason.ERROR)
-        # ENDING: it stays lost, and is asked about again until the receipt is stored
+            if entry.state in (State.QUEUED, State.LOST):
+                self._bus.spawn(self._hands.closing.fail(pool, entry, why))
 
     async def _stop_strays(self, pool: PoolQueue) -> None:
-        """Executors run nothing in vain."""
+        """Executors run nothing in vain. What we do not know at all may only be new to us: it is
+        stopped in the second round."""
+        before = self._strange.get(pool.name, set())
+        strange: set[str] = set()
         for executor in list(pool.executors.known.values()):
             for request_id, attempt in strays(executor, pool.ledger):
-                await self._closing.stop(request_id, attempt)
+                if attempt is None:
+                    strange.add(request_id)
+                    if request_id not in before or self._is_elsewhere(pool, request_id):
+                        continue
+                await self._hands.closing.stop(pool, request_id, attempt)
+        self._strange[pool.name] = strange
+
+    def _is_elsewhere(self, pool: PoolQueue, request_id: str) -> bool:
+        deliveries = self._board.deliveries.get(pool.name)
+        return deliveries is not None and deliveries.names(request_id)
 
     async def _tell_positions(self) -> None:
-        for pool in self._pools.values():
+        for pool in list(self._board.pools.values()):
             waiting: dict[str, dict[str, int]] = defaultdict(dict)
             for position, request_id in enumerate(pool.order):
                 entry = pool.ledger.get(request_id)
                 if entry is not None:
                     waiting[entry.work.egress][request_id] = position
-            for egress, positions in waiting.items():
+            for egress, positions in waiting.items() if pool.holds() else ():
                 await self._send_positions(egress, positions)
 
     async def _send_positions(self, egress: str, positions: dict[str, int]) -> None:

@@ -8,12 +8,16 @@ from typing import Any
 import pytest
 
 from stages.queueing.clocks import Clocks
+from stages.queueing.ownership import Timing
 from stages.queueing.service import QueueingService
 from stages.runtime.bus import Bus
 from stages.runtime.launch import BusAddress
 from tests.queueing.support import FakeClock, ScriptedEgress, ScriptedExecutor
 from tests.support.nats import flushed
 from tests.support.stages import context, topology
+
+# A slow machine does not lose its pools; what is lost in time is tested in test_takeover.py.
+PATIENT = Timing(valid_s=30.0, free_s=60.0)
 
 
 @pytest.fixture
@@ -37,9 +41,8 @@ class Queueing:
 
     async def start(self) -> QueueingService:
         self.bus = await Bus.connect(self._address, "queueing")
-        self.service = QueueingService(
-            context(self.bus, self._address, self._state, self.plan, "queueing"), self._clocks
-        )
+        made = context(self.bus, self._address, self._state, self.plan, "queueing")
+        self.service = QueueingService(made, self._clocks, PATIENT)
         await self.service.start()
         await flushed(self.bus)
         self._watch(self._rounds())
@@ -47,8 +50,7 @@ class Queueing:
 
     async def kill(self) -> None:
         """No farewell; what the service would do later does not happen."""
-        assert self.service._watching is not None
-        self.service._watching.cancel()
+        await self.service.kill()
         await self.bus.client.close()
 
     def watch_itself(self) -> None:

@@ -99,7 +99,7 @@ async def test_a_store_that_fails_in_any_way_gives_its_place_back(
     async def broken(*_: object) -> int:
         raise KeyError("anything")
 
-    monkeypatch.setattr(queueing.service._store, "put", broken)
+    monkeypatch.setattr(queueing.service.store, "put", broken)
     with pytest.raises(HeadraceError):
         await admit(bus, make_work())
     bounds = queueing.service.pools["p"].bounds
@@ -145,7 +145,7 @@ async def test_a_silent_egress_ends_its_requests_with_our_receipt(
     egress: ScriptedEgress,
 ) -> None:
     work = await running(bus, executor, queueing)
-    await queueing.pass_time(15.5, executor)
+    await queueing.pass_time(27, executor)  # 15 s, and 10 s without another one to take them
     await until(lambda: queueing.service.counters()["failed"] == 1)
     assert await asyncio.wait_for(executor.cancelled.get(), 20) == work.request_id
     [receipt] = await receipts(bus)

@@ -2,34 +2,49 @@
 
 from contracts.client import FinishReason
 from contracts.frames import Credit
-from contracts.internal import Inventory, Progress
+from contracts.internal import Progress
+from contracts.topology import PoolSection
 from stages.queueing.credit import Executor
-from stages.queueing.ledger import Ledger, State
+from stages.queueing.ledger import Entry, Ledger, State
 from stages.queueing.memory import KEEP_S, EarlyNotices
-from stages.queueing.recovery import Verdict, adopt, judge, questions, restored
+from stages.queueing.pool import PoolQueue
+from stages.queueing.recovery import Verdict, judge, questions, restored
 from stages.queueing.silence import Egresses, overdue, strays
 from tests.queueing.support import make_entry, make_work
 
 
 def test_restored_from_its_stored_bytes() -> None:
     work = make_work(prompt=7)
-    entry = restored(work.model_dump_json().encode(), 3, 9)
+    entry = restored(work.model_dump_json().encode(), 3, 9, epoch=4)
     assert (entry.prompt_tokens, entry.tokens, entry.stream_seq) == (7, 27, 3)
     assert entry.state is State.LOST
-    assert entry.attempt == 1  # the process before may have leased it
+    assert (entry.attempt, entry.floor) == (0, 30)  # three owners before us may have leased it
     assert entry.work.prompt_ids == []
+    assert entry.work.stamps.stored is not None
+
+
+def lost_in(pool: PoolQueue) -> Entry:
+    entry = restored(make_work().model_dump_json().encode(), 1, 1)
+    pool.ledger.accept(entry)
+    return entry
 
 
 def test_what_runs_is_adopted_at_its_highest_attempt() -> None:
-    entries = [make_entry(make_work()) for _ in range(2)]
-    runs = entries[0].request_id
-    inventories = [
-        Inventory(executor="x", pool="p", running=[(runs, 1), ("other", 1)]),
-        Inventory(executor="y", pool="p", running=[(runs, 2)]),
-    ]
-    assert adopt(entries, inventories) == 1
-    assert (entries[0].state, entries[0].executor, entries[0].attempt) == (State.RUNNING, "y", 2)
-    assert entries[1].executor is None
+    pool = PoolQueue("p", PoolSection(model="m", kv_tokens=4096))
+    runs, waits = lost_in(pool), lost_in(pool)
+    assert pool.adopt("x", [(runs.request_id, 2), ("other", 1)]) == 1
+    assert pool.adopt("y", [(runs.request_id, 1)]) == 0
+    assert (runs.state, runs.executor, runs.attempt) == (State.RUNNING, "x", 2)
+    assert waits.executor is None
+
+
+def test_an_attempt_that_was_given_back_is_not_adopted_again() -> None:
+    pool = PoolQueue("p", PoolSection(model="m", kv_tokens=4096))
+    entry = lost_in(pool)
+    pool.adopt("x", [(entry.request_id, 1)])
+    assert pool.give_back("x", [(entry.request_id, 1), ("other", 1)]) == [entry]
+    assert (entry.state, entry.executor, entry.tries) == (State.LOST, None, 0)
+    assert pool.adopt("x", [(entry.request_id, 1)]) == 0
 
 
 def test_judgement_follows_what_the_egress_knows() -> None:
@@ -57,30 +72,39 @@ def test_questions_are_small_and_leave_nobody_out() -> None:
     assert list(questions([])) == []
 
 
-def test_a_request_is_overdue_when_its_egress_cannot_end_it() -> None:
-    entry, egresses = make_entry(make_work()), Egresses(0.0)
+def test_a_request_is_overdue_when_no_egress_can_end_it() -> None:
+    entry = make_entry(make_work())
     deadline = entry.work.deadline_ms
-    egress = entry.work.egress
-    assert overdue(entry, egresses, 14.9, deadline - 1) is None
-    assert overdue(entry, egresses, 15.1, deadline - 1) is FinishReason.ERROR
-    egresses.hear("i", egress, 15.0)
-    assert overdue(entry, egresses, 15.1, deadline + 9_000) is None
-    assert overdue(entry, egresses, 15.1, deadline + 11_000) is FinishReason.TIMEOUT
-    egresses.pardon(100.0)
-    assert overdue(entry, egresses, 102.0, deadline) is None
+    assert overdue(entry, 14.9, deadline - 1) is None
+    entry.homeless_s = 15.0
+    assert overdue(entry, 25.0, deadline - 1) is None
+    assert overdue(entry, 25.1, deadline - 1) is FinishReason.ERROR
+    entry.homeless_s = None
+    assert overdue(entry, 15.1, deadline + 9_000) is None
+    assert overdue(entry, 15.1, deadline + 11_000) is FinishReason.TIMEOUT
     entry.state, entry.closing_s, entry.closing_reason = State.CLOSING, 3.0, FinishReason.CANCELLED
-    assert overdue(entry, egresses, 12.0, deadline) is None  # even if its egress is silent
-    assert overdue(entry, egresses, 14.0, deadline) is FinishReason.CANCELLED
+    assert overdue(entry, 12.0, deadline) is None
+    assert overdue(entry, 14.0, deadline) is FinishReason.CANCELLED
 
 
-def test_an_egress_that_was_replaced_is_lost_at_once() -> None:
-    entry, egresses = make_entry(make_work()), Egresses(0.0)
-    deadline = entry.work.deadline_ms
-    egresses.hear("i", entry.work.egress, 1.0)
-    egresses.hear("other", "other-0-b", 1.1)
-    assert overdue(entry, egresses, 1.2, deadline - 1) is None
-    egresses.hear("i", "its-successor", 1.3)
-    assert overdue(entry, egresses, 1.4, deadline - 1) is FinishReason.ERROR
+def test_an_egress_is_lost_when_it_is_silent_or_its_successor_beats() -> None:
+    egresses = Egresses(0.0)
+    assert not egresses.silent("e", 14.9)
+    assert egresses.silent("e", 15.1)
+    egresses.hear("i", "e", 15.0)
+    egresses.hear("other", "other-0-b", 15.1)
+    assert not egresses.silent("e", 15.2)
+    egresses.hear("i", "its-successor", 15.3)
+    assert not egresses.silent("e", 16.0)  # both beat while one drains
+    assert egresses.silent("e", 16.3)
+    egresses.hear("i", "e", 16.4)
+    assert not egresses.silent("e", 16.5)
+    assert not egresses.silent("its-successor", 16.5)
+    egresses.gone("e", 16.5)
+    assert egresses.silent("e", 16.5)
+    assert egresses.open(16.5) == ["other-0-b", "its-successor"]
+    egresses.pardon(100.0)
+    assert not egresses.silent("its-successor", 102.0)
 
 
 def test_strays_are_what_has_ended_and_attempts_that_count_no_more() -> None:

@@ -20,6 +20,8 @@ from tests.queueing.support import (
 )
 from tests.support.stages import topology
 
+ERROR = FinishReason.ERROR
+
 
 async def test_restart_adopts_what_runs_and_leases_the_rest(
     bus: Bus, queueing: Queueing, executor: ScriptedExecutor, egress: ScriptedEgress
@@ -46,7 +48,8 @@ async def test_restart_adopts_what_runs_and_leases_the_rest(
     executor.slots = 1
     await executor.finish(runs.request_id)
     lease = await executor.next_lease()
-    assert (lease.work.request_id, lease.attempt) == (waits.request_id, 2)
+    assert lease.work.request_id == waits.request_id
+    assert (lease.attempt, lease.epoch) == (11, 2)  # above whatever the owner before may have given
     counters = queueing.service.counters()
     assert (counters["finished"], counters["failed"]) == (1, 1)
 
@@ -74,11 +77,13 @@ async def test_requests_of_a_pool_that_left_the_topology_end(
     executor.slots = 1
     await executor.speak()
     runs = await running(bus, executor, queueing)
-    waits = make_work()
-    await admit(bus, waits)
-    egress.progress[waits.request_id] = Progress(
-        request_id=waits.request_id, open=True, attempt=0, ids=[]
-    )
+    second, third = make_work(deadline_ms=2**52), make_work(deadline_ms=2**52)
+    for work in (second, third):
+        await admit(bus, work)
+    for work in (runs, second, third):
+        egress.progress[work.request_id] = Progress(
+            request_id=work.request_id, open=True, attempt=0, ids=[]
+        )
     await queueing.kill()
     plan = topology().model_dump(mode="json")
     del plan["pools"]["p"]
@@ -86,17 +91,22 @@ async def test_requests_of_a_pool_that_left_the_topology_end(
     queueing.plan = Topology.model_validate(plan)
     await queueing.start()
     await egress.beat()
-    failed = await asyncio.wait_for(egress.failed.get(), 20)
-    assert failed.request_id == waits.request_id
-    assert "not in the topology" in failed.error.message
-    await egress.end(waits, FinishReason.ERROR)
-    await until(lambda: queueing.service.counters()["failed"] == 1)
-    assert queueing.service.counters()["running"] == 1  # its executor is draining
+    await until(lambda: queueing.service.counters()["running"] == 1)
     await egress.end(runs, FinishReason.STOP)
-    await until(lambda: queueing.service.counters()["finished"] == 1)
+    await executor.finish(runs.request_id)
+    assert (await executor.next_lease()).work.request_id == second.request_id  # while it lives
+    executor.silent = True
+    del executor.running[second.request_id]
+    await queueing.pass_time(8, egress)
+    for _ in range(2):
+        failed = await asyncio.wait_for(egress.failed.get(), 20)
+        assert "not in the topology" in failed.error.message
+        await egress.end(second if failed.request_id == second.request_id else third, ERROR)
+    await until(lambda: queueing.service.counters()["accepted"] == 0)  # given up, it is empty
     async with asyncio.timeout(20):
         while (await bus.js.stream_info(subjects.QUEUE_STREAM)).state.messages:
             await asyncio.sleep(0.01)
+    await until(lambda: queueing.service.owners.wanted() == {"q"})
 
 
 async def test_restart_drops_what_is_unreadable(bus: Bus, queueing: Queueing) -> None:

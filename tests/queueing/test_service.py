@@ -157,14 +157,16 @@ async def test_a_notice_before_its_request_refuses_it(bus: Bus, queueing: Queuei
     assert await stored(bus) == 0
 
 
-async def test_the_same_request_is_not_taken_twice(
+async def test_the_same_request_is_taken_once_and_answered_twice(
     bus: Bus, queueing: Queueing, egress: ScriptedEgress
 ) -> None:
     work = make_work()
-    await admit(bus, work)
-    with pytest.raises(HeadraceError, match="id is taken"):
-        await admit(bus, work)
+    replies = await asyncio.gather(*(admit(bus, work) for _ in range(3)))
+    assert await admit(bus, work) == replies[0] == replies[1] == replies[2]
     assert await stored(bus) == 1
+    counters = queueing.service.counters()
+    assert (counters["accepted"], counters["queued"]) == (1, 1)
+    assert queueing.service.pools["p"].bounds.requests == 1
 
 
 async def test_positions_are_told_every_five_seconds(
