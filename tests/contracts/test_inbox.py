@@ -5,7 +5,7 @@ import pytest
 from contracts.subjects import is_inbox
 
 
-@pytest.mark.parametrize("reply", ["_INBOX.abc", "_INBOX_acme.abc", "_INBOX.a.B-_9", "_INBOX.$a"])
+@pytest.mark.parametrize("reply", ["_INBOX_acme.abc", "_INBOX_acme.a.B-_9", "_INBOX_acme.$a"])
 def test_an_inbox_of_the_tenant(reply: str) -> None:
     assert is_inbox(reply, "acme")
 
@@ -13,9 +13,11 @@ def test_an_inbox_of_the_tenant(reply: str) -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        *("", "_INBOX", "_INBOX.", "_INBOX.a.", "_INBOX..a", "_INBOX.>", "_INBOX.a.*"),
-        *("_INBOX.a b", "_INBOX.a\n", "_INBOX_other.abc", "hr.usage.receipt.p"),
-        "_INBOX." + "a" * 300,
+        *("", "_INBOX", "_INBOX.", "_INBOX.abc", "_INBOX.>", "_INBOX_other.abc", "_INBOX_acmeX.a"),
+        *("_INBOX_acme", "_INBOX_acme.", "_INBOX_acme.a.", "_INBOX_acme..a", "_INBOX_acme.>"),
+        *("_INBOX_acme.a.*", "_INBOX_acme.a b", "_INBOX_acme.a\n", "hr.usage.receipt.p"),
+        *("_INBOX_*.a", "_INBOX_ACME.a", "x._INBOX_acme.a", "$JS.ACK.HR_QUEUE.x"),
+        "_INBOX_acme." + "a" * 300,
     ],
 )
 def test_anything_else(reply: str) -> None:

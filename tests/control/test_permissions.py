@@ -103,7 +103,9 @@ async def test_a_tenant_can_do_nothing_but_call_and_hear_its_own_answers(
         await Tenant.connect(server, "other", OTHER_KEY) as other,
     ):
         headers = {"Authorization": f"Bearer {KEY}"}
-        reply = await acme.client.request("headrace.v1.acme.models", b"{}", LIMIT_S, headers=headers)
+        reply = await acme.client.request(
+            "headrace.v1.acme.models", b"{}", LIMIT_S, headers=headers
+        )
         assert json.loads(reply.data)["type"] == "models", reply.data
         assert acme.refused == []
 

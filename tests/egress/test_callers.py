@@ -8,7 +8,14 @@ import pytest
 from contracts.client import Accepted, Chunk, Complete, GenerateRequest, Refused
 from contracts.errors import ErrorCode, ErrorInfo
 from contracts.internal import Settled
-from stages.runtime.client import CannotConnect, GrpcCaller, NatsCaller, NoAnswer, TooLarge
+from stages.runtime.client import (
+    AccessDenied,
+    CannotConnect,
+    GrpcCaller,
+    NatsCaller,
+    NoAnswer,
+    TooLarge,
+)
 from stages.runtime.client import nats_caller as module
 from stages.runtime.launch import BusAddress
 from tests.egress.builders import make_item
@@ -106,5 +113,5 @@ async def test_nobody_there(bus_address: BusAddress, monkeypatch: pytest.MonkeyP
         with pytest.raises(CannotConnect, match="nobody serves"):
             await caller.models()
     monkeypatch.setattr(module, "CONNECT_TIMEOUT_S", 0.2)
-    with pytest.raises(CannotConnect):
-        await NatsCaller.connect(bus_address.url, "demo", "k")  # without a user
+    with pytest.raises(AccessDenied, match="tenant 'demo'"):
+        await NatsCaller.connect(bus_address.url, "demo", "k")  # the server knows no such user
