@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from contracts import subjects
 from contracts.errors import ErrorCode, HeadraceError
-from contracts.internal import TakeReply, TakeSession, Work
+from contracts.internal import AdmitReply, MoveCall, MoveReply, TakeReply, TakeSession, Work
 from contracts.topology import Topology
 from stages.queueing.admission import Admissions
 from stages.queueing.board import Board
@@ -60,17 +60,17 @@ class Realm:
     def begin(self, owners: Owners, topology: Topology) -> None:
         """Once, before anything else."""
         self._owners = owners
-        self._topology = topology
+        self.topology = topology
 
     # What `Owners` calls
 
     def taken(self, pool: str, epoch: int, ended: Mapping[str, int]) -> None:
         """Ours from now on: restore it in the background."""
         kept_epoch, kept = self._kept.get(pool, (0, {}))
-        section = self._topology.pools.get(pool)
+        section = self.topology.pools.get(pool)
         made = PoolQueue(
             pool,
-            section or next(iter(self._topology.pools.values())),  # nothing is admitted by it
+            section or next(iter(self.topology.pools.values())),  # nothing is admitted by it
             gone=section is None,
             epoch=epoch,
             holds=lambda: self._owners.holds(pool, epoch),
@@ -110,7 +110,7 @@ class Realm:
     def check(self, topology: Topology) -> None:
         """Raises conflict where a pool would go that holds requests."""
         for name, pool in self._board.pools.items():
-            if name in topology.pools or name not in self._topology.pools or not len(pool.ledger):
+            if name in topology.pools or name not in self.topology.pools or not len(pool.ledger):
                 continue
             figures = pool.ledger.counters()
             raise HeadraceError(
@@ -123,7 +123,7 @@ class Realm:
 
     async def reconfigure(self, topology: Topology) -> None:
         """New pools are owned as soon as they are free; removed ones admit nothing more."""
-        self._topology = topology
+        self.topology = topology
         self._owners.want(set(topology.pools))
         for name, pool in list(self._board.pools.items()):
             section = topology.pools.get(name)
@@ -146,7 +146,7 @@ class Realm:
     def detail(self) -> dict[str, str]:
         """A line for each pool."""
         lines = {}
-        for name in sorted({*self._topology.pools, *self._board.pools}):
+        for name in sorted({*self.topology.pools, *self._board.pools}):
             pool = self._board.pools.get(name)
             standing = self._owners.standing(name)
             if pool is not None:
@@ -185,6 +185,7 @@ class Realm:
             log.warning("what runs in pool %s is not known: %r", pool.name, error)
         finally:
             pool.adopting = False
+        self._hands.arrivals.tell_again(pool)
         self._watch.look_at_lost(pool)
         self._hands.leasing.pump(pool)
 
@@ -192,9 +193,18 @@ class Realm:
         async def take(call: TakeSession, msg: Msg) -> TakeReply | None:
             return await self._hands.homes.take(pool, call, msg)
 
+        async def move(call: MoveCall, msg: Msg) -> MoveReply | None:
+            return await self._hands.moves.move(pool, call, msg)
+
+        async def arrive(work: Work, msg: Msg) -> AdmitReply | None:
+            return await self._hands.arrivals.arrive(pool, work, msg)
+
         await self._admit(pool)
-        made = await self._bus.serve(subjects.take(pool.name), TakeSession, take)
-        await self._keep(pool, made)
+        name = pool.name
+        await self._keep(pool, await self._bus.serve(subjects.take(name), TakeSession, take))
+        await self._keep(pool, await self._bus.serve(subjects.move(name), MoveCall, move))
+        await self._keep(pool, await self._bus.serve(subjects.moved(name), Work, arrive))
+        self._hands.arrivals.tell_again(pool)
 
     async def _admit(self, pool: PoolQueue) -> None:
         """No queue group: an owner before us that stands still would get its share."""
@@ -232,7 +242,7 @@ class Realm:
             )
 
     def _leaving(self) -> set[str]:
-        return self._owners.wanted() - set(self._topology.pools)
+        return self._owners.wanted() - set(self.topology.pools)
 
     async def _retire(self) -> None:
         """Removed pools are given up once they are empty."""

@@ -3,15 +3,17 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from nats.aio.msg import Msg
 
 from contracts import subjects
 from contracts.internal import Release
-from contracts.topology import Topology
+from contracts.topology import PoolSection, Topology
 from stages.queueing.admission import Admissions
+from stages.queueing.arrivals import Arrivals
+from stages.queueing.arrivals import Arrivals
 from stages.queueing.attempts import Attempts
 from stages.queueing.board import Board
 from stages.queueing.clocks import Clocks
@@ -19,6 +21,8 @@ from stages.queueing.closing import Closing
 from stages.queueing.eviction import Eviction, Kind
 from stages.queueing.leasing import Leasing
 from stages.queueing.ledger import Entry, Ledger
+from stages.queueing.moves import Moves
+from stages.queueing.moves import Moves
 from stages.queueing.owners import Owners
 from stages.queueing.ownership import Timing
 from stages.queueing.pool import Loss, PoolQueue
@@ -61,19 +65,10 @@ class QueueingService:
         self.leasing = Leasing(
             self._bus, clocks, self.closing.fail, self.closing.stop, self._lost_attempt
         )
-        asking = Asking(self._bus, clocks, board, self.closing, self.leasing)
         self.admissions = Admissions(
             self._bus, clocks, board, self.store, self.closing, self.leasing
         )
-        hands = Hands(
-            closing=self.closing,
-            leasing=self.leasing,
-            asking=asking,
-            homes=Homes(self._bus, clocks, board, asking),
-            takeover=Takeover(
-                self._bus, clocks, board, self.store, self._is_over, self.admissions.under_way
-            ),
-        )
+        hands = self._hands()
         self._watch = Watch(self._bus, clocks, board, hands, self._lost)
         self.realm = Realm(self._bus, clocks, board, hands, self._watch, self.admissions)
         self.owners = Owners(
@@ -82,6 +77,41 @@ class QueueingService:
         self.realm.begin(self.owners, context.topology)
         self._eviction = Eviction(self._bus, clocks.now_s, self._kinds())
         self._watching: asyncio.Task[None] | None = None
+
+    def _hands(self) -> Hands:
+        bus, clocks, board = self._bus, self._clocks, self.board
+        asking = Asking(bus, clocks, board, self.closing, self.leasing)
+        self.moves = Moves(bus, clocks, board, self._sections, self._wake)
+        self.arrivals = Arrivals(
+            bus,
+            clocks,
+            board,
+            self.store,
+            self.closing,
+            self.leasing,
+            self._sections,
+            self._wake,
+        )
+        return Hands(
+            closing=self.closing,
+            leasing=self.leasing,
+            asking=asking,
+            homes=Homes(bus, clocks, board, asking),
+            takeover=Takeover(bus, clocks, board, self.store, self._is_over, self._is_under_way),
+            moves=self.moves,
+            arrivals=self.arrivals,
+            attempts=self.attempts,
+        )
+
+    def _sections(self) -> Mapping[str, PoolSection]:
+        return self.realm.topology.pools
+
+    def _wake(self, pool: PoolQueue) -> None:
+        self._watch.look_at_lost(pool)
+
+    def _is_under_way(self, request_id: str) -> bool:
+        parts = (self.admissions, self.arrivals, self.moves)
+        return any(part.under_way(request_id) for part in parts)
 
     async def start(self) -> None:
         """Hear everybody; own what is free. Raises bus errors."""
@@ -110,6 +140,7 @@ class QueueingService:
         """Bounds, buckets, prices; pools that come and go. What waits and runs goes on."""
         await ensure_streams(self._bus.js, topology)
         self.attempts.reconfigure(topology, generation)
+        self._sections = topology.pools
         await self.realm.reconfigure(topology)
 
     async def drain(self) -> None:
@@ -161,15 +192,31 @@ class QueueingService:
         for pool in list(self.pools.values()):
             self._watch.look_at_lost(pool)
 
+    def _look_at_lost(self, pool: PoolQueue) -> None:
+        self._watch.look_at_lost(pool)
+
     def _lost(self, pool: PoolQueue, losses: Iterable[Loss]) -> None:
+        """Each round, too: attempts that no request of ours names any more."""
         for loss in losses:
             self._lost_attempt(pool, loss.entry, loss.attempt, loss.executor)
+        if pool.holds():
+            self.attempts.sweep(pool.name, pool.executors.lives)
 
     def _lost_attempt(
         self, pool: PoolQueue, entry: Entry, attempt: int, executor: str | None
     ) -> None:
         if pool.holds():
-            self.attempts.lost(entry.work, entry.prompt_tokens, attempt, executor, pool.epoch)
+            self.attempts.lost(
+                entry.work, entry.prompt_tokens, attempt, executor, pool.epoch, entry.leased_ms
+            )
+
+    def _under_way(self, request_id: str) -> bool:
+        """It is ours, though in no ledger: being admitted, on its way out, or just coming."""
+        return (
+            self.admissions.under_way(request_id)
+            or self.moves.under_way(request_id)
+            or self.arrivals.under_way(request_id)
+        )
 
     def _is_over(self, request_id: str) -> bool:
         return self.closing.ended.knows(request_id) or self.admissions.given_up.knows(request_id)
