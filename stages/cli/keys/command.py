@@ -14,24 +14,29 @@ from rich.table import Table
 
 from contracts import subjects
 from contracts.topology import KeySection
-from stages.cli.common import OK, STATE, JsonOption, StateOption, fail, print_json
+from stages.cli.common import OK, STATE, TOPOLOGY, JsonOption, StateOption, fail, print_json
 from stages.cli.keys import force
 from stages.cli.keys.file import Document, KeysError, locked, read, write
 from stages.cli.keys.moment import expiry
 from stages.cli.keys.rows import KeyRow, find, rows
+from stages.cli.running import serving
 from stages.control.state import StateFolder
 
 T = TypeVar("T")
 
 SECRET_BYTES: Final = 32
-TOPOLOGY: Final = Path("topology.yaml")
 
 app = typer.Typer(
     name="keys",
     help="API keys of tenants: made, listed, revoked. The file keeps SHA-256 only.",
     no_args_is_help=True,
 )
-File = Annotated[Path, typer.Option("--topology", metavar="FILE", help="The file to change.")]
+File = Annotated[
+    Path | None,
+    typer.Option(
+        "--topology", metavar="FILE", help="The file; default: what runs here, else topology.yaml."
+    ),
+]
 NoApply = Annotated[
     bool, typer.Option("--no-apply", help="Change the file only, not the pipeline that runs.")
 ]
@@ -58,7 +63,7 @@ def create(
     scope: Scopes = None,
     expires: Expires = None,
     new_tenant: NewTenant = False,
-    topology: File = TOPOLOGY,
+    topology: File = None,
     state: StateOption = STATE,
     no_apply: NoApply = False,
     as_json: JsonOption = False,
@@ -76,7 +81,9 @@ def create(
         key = _section(digest, name, scope, expires)
         return document.with_key(tenant, key, new_tenant=new_tenant)
 
-    document, generation = _run(_change(topology, state, no_apply, more, undo=True), as_json)
+    document, generation = _run(
+        _change(_file(topology, state), state, no_apply, more, undo=True), as_json
+    )
     key = document.topology.tenants[tenant].api_keys()[-1]
     if as_json:
         print_json({**_described(KeyRow(tenant, key)), "key": secret, "generation": generation})
@@ -89,10 +96,10 @@ def create(
 
 @app.command("list")
 def list_keys(
-    topology: File = TOPOLOGY, state: StateOption = STATE, as_json: JsonOption = False
+    topology: File = None, state: StateOption = STATE, as_json: JsonOption = False
 ) -> None:
     """Every key by its id, with tenant, name, scopes, end and state."""
-    found = _run(_listed(topology, state), as_json)
+    found = _run(_listed(_file(topology, state), state), as_json)
     if as_json:
         print_json([_described(one) for one in found])
         return
@@ -108,7 +115,7 @@ def list_keys(
 def revoke(
     which: Which,
     tenant: OfTenant = None,
-    topology: File = TOPOLOGY,
+    topology: File = None,
     state: StateOption = STATE,
     no_apply: NoApply = False,
     as_json: JsonOption = False,
@@ -123,7 +130,9 @@ def revoke(
         gone[:] = [find(document.topology, which, tenant)]
         return document.without_key(gone[0].tenant, gone[0].key)
 
-    _, generation = _run(_change(topology, state, no_apply, less, undo=False), as_json)
+    _, generation = _run(
+        _change(_file(topology, state), state, no_apply, less, undo=False), as_json
+    )
     if as_json:
         print_json({**_described(gone[0]), "state": "revoked", "generation": generation})
     else:
@@ -131,6 +140,11 @@ def revoke(
             f"Key {gone[0].key.id} of tenant {gone[0].tenant} is revoked; {_in_force(generation)}"
         )
     raise typer.Exit(OK)
+
+
+def _file(named: Path | None, state: Path) -> Path:
+    known = StateFolder(state).holding_ports()
+    return named or (Path(known.topology_file) if known is not None else TOPOLOGY)
 
 
 async def _change(
@@ -164,8 +178,8 @@ async def _change(
 async def _listed(file: Path, state: Path) -> list[KeyRow]:
     document = read(file)
     async with force.pipeline(StateFolder(state)) as bus:
-        serving = None if bus is None else (await force.running(bus)).topology
-    return rows(document.topology, serving, datetime.now(UTC))
+        now = None if bus is None else (await serving(bus)).topology
+    return rows(document.topology, now, datetime.now(UTC))
 
 
 def _section(
