@@ -48,8 +48,9 @@ class Leasing:
     async def _ask(self, pool: PoolQueue, grant: Grant) -> None:
         if not pool.holds():
             return
+        grant.entry.leased_ms = self._clocks.now_ms()
         try:
-            message = lease_bytes(grant, pool.epoch, self._clocks.now_ms())
+            message = lease_bytes(grant, pool.epoch, grant.entry.leased_ms)
             answer = await self._bus.request_bytes(
                 subjects.lease(grant.executor), message, ANSWER_S
             )
@@ -82,7 +83,7 @@ class Leasing:
             pool.declined(grant)
             return
         again = pool.unanswered(grant)
-        self._lost(pool, grant.entry, grant.attempt, None)
+        self._lost(pool, grant.entry, grant.attempt, grant.executor)
         if not again:
             await self._fail(pool, grant.entry, f"no executor of pool {pool.name!r} answered")
 

@@ -41,6 +41,7 @@ class Entry:
     attempt: int = 0  # highest attempt given or seen
     tries: int = 0  # attempts that an executor may have run
     executor: str | None = None
+    leased_ms: float | None = None  # when the last lease was asked for, unix
     lease_seq: int = 0  # of the credit in the executor's answer: newer credit must name the request
     missing_s: float | None = None  # since when it does not, monotonic
     resume_ids: list[int] = field(default_factory=list)

@@ -204,7 +204,6 @@ class Realm:
         await self._keep(pool, await self._bus.serve(subjects.take(name), TakeSession, take))
         await self._keep(pool, await self._bus.serve(subjects.move(name), MoveCall, move))
         await self._keep(pool, await self._bus.serve(subjects.moved(name), Work, arrive))
-        self._hands.arrivals.tell_again(pool)
 
     async def _admit(self, pool: PoolQueue) -> None:
         """No queue group: an owner before us that stands still would get its share."""

@@ -13,7 +13,6 @@ from contracts.internal import Release
 from contracts.topology import PoolSection, Topology
 from stages.queueing.admission import Admissions
 from stages.queueing.arrivals import Arrivals
-from stages.queueing.arrivals import Arrivals
 from stages.queueing.attempts import Attempts
 from stages.queueing.board import Board
 from stages.queueing.clocks import Clocks
@@ -21,7 +20,6 @@ from stages.queueing.closing import Closing
 from stages.queueing.eviction import Eviction, Kind
 from stages.queueing.leasing import Leasing
 from stages.queueing.ledger import Entry, Ledger
-from stages.queueing.moves import Moves
 from stages.queueing.moves import Moves
 from stages.queueing.owners import Owners
 from stages.queueing.ownership import Timing
@@ -100,7 +98,6 @@ class QueueingService:
             takeover=Takeover(bus, clocks, board, self.store, self._is_over, self._is_under_way),
             moves=self.moves,
             arrivals=self.arrivals,
-            attempts=self.attempts,
         )
 
     def _sections(self) -> Mapping[str, PoolSection]:
@@ -110,6 +107,7 @@ class QueueingService:
         self._watch.look_at_lost(pool)
 
     def _is_under_way(self, request_id: str) -> bool:
+        """It is ours, though in no ledger: being admitted, on its way out, or just coming."""
         parts = (self.admissions, self.arrivals, self.moves)
         return any(part.under_way(request_id) for part in parts)
 
@@ -140,7 +138,6 @@ class QueueingService:
         """Bounds, buckets, prices; pools that come and go. What waits and runs goes on."""
         await ensure_streams(self._bus.js, topology)
         self.attempts.reconfigure(topology, generation)
-        self._sections = topology.pools
         await self.realm.reconfigure(topology)
 
     async def drain(self) -> None:
@@ -192,9 +189,6 @@ class QueueingService:
         for pool in list(self.pools.values()):
             self._watch.look_at_lost(pool)
 
-    def _look_at_lost(self, pool: PoolQueue) -> None:
-        self._watch.look_at_lost(pool)
-
     def _lost(self, pool: PoolQueue, losses: Iterable[Loss]) -> None:
         """Each round, too: attempts that no request of ours names any more."""
         for loss in losses:
@@ -209,14 +203,6 @@ class QueueingService:
             self.attempts.lost(
                 entry.work, entry.prompt_tokens, attempt, executor, pool.epoch, entry.leased_ms
             )
-
-    def _under_way(self, request_id: str) -> bool:
-        """It is ours, though in no ledger: being admitted, on its way out, or just coming."""
-        return (
-            self.admissions.under_way(request_id)
-            or self.moves.under_way(request_id)
-            or self.arrivals.under_way(request_id)
-        )
 
     def _is_over(self, request_id: str) -> bool:
         return self.closing.ended.knows(request_id) or self.admissions.given_up.knows(request_id)

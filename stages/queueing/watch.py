@@ -12,14 +12,11 @@ import nats.errors
 from contracts import subjects
 from contracts.internal import QueuePosition
 from stages.queueing.arrivals import Arrivals
-from stages.queueing.arrivals import Arrivals
-from stages.queueing.attempts import Attempts
 from stages.queueing.board import Board
 from stages.queueing.clocks import Clocks
 from stages.queueing.closing import Closing
 from stages.queueing.leasing import Leasing
 from stages.queueing.ledger import State
-from stages.queueing.moves import Moves
 from stages.queueing.moves import Moves
 from stages.queueing.pool import Loss, PoolQueue
 from stages.queueing.progress import Asking
@@ -119,7 +116,6 @@ class Watch:
             self._end_deserted(pool, now_s)
         if not pool.adopting:
             await self._look_at_stored(pool)
-            self._hands.attempts.sweep(pool.name, pool.executors.lives)
             self.look_at_lost(pool)
             await self._stop_strays(pool)
         self._hands.leasing.pump(pool)
