@@ -6,13 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import nats.errors
-
-from contracts import subjects
 from contracts.client import MAX_REQUEST_BYTES, ModelList, Refused, ResumeRequest
-from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
+from contracts.errors import HeadraceError
 from contracts.internal import ClientCall, Settled, Verb
-from stages.egress.http.asking import ask_settled, no_bus
+from stages.egress.admission import admit, ask, who_resumes
 from stages.egress.http.errors import HttpError, invalid, problem, unsupported
 from stages.egress.http.inbox import HttpSink, Inbox
 from stages.egress.http.reply import Reply
@@ -22,7 +19,6 @@ from stages.egress.sessions import Sessions
 from stages.runtime.bus import Bus
 from stages.runtime.clock import new_request_id, now_ms
 
-UNARY_TIMEOUT_S: Final = 5.0
 LARGE_BYTES: Final = 64 << 10  # a body above this is converted beside the loop that all streams use
 UNBOUNDED: Final = 1 << 62  # a whole answer is kept until it is complete; max_tokens bounds it
 
@@ -51,7 +47,7 @@ class Calls:
         self._bus = bus
         self._sessions = sessions
         self._egress = egress
-        self._limit = buffer_chunks
+        self.buffer_chunks = buffer_chunks
 
     async def begin(self, verb: Verb, raw: bytes, caller: Caller, request_id: str) -> Reply:
         """Open the sessions of a new call and ask for their admission. Raises `HttpError`."""
@@ -66,7 +62,7 @@ class Calls:
         large = len(raw) > LARGE_BYTES
         asked, ids, encoded = await asyncio.to_thread(convert) if large else convert()
         inbox = Inbox()
-        limit = self._limit if asked.stream else UNBOUNDED
+        limit = self.buffer_chunks if asked.stream else UNBOUNDED
         sinks = [HttpSink(inbox, choice, limit) for choice in range(asked.n)]
         try:
             now = now_ms()
@@ -122,43 +118,37 @@ class Calls:
             await self._admit_one(ids[0], encoded[0])
 
     async def _admit_one(self, request_id: str, call: bytes) -> Settled:
-        settled = await ask_settled(self._bus, request_id, call)
+        settled = await admit(self._bus, request_id, call)
         await self._sessions.settle(settled)
         return settled
 
     def resume(self, asked: Asked, place: Place, caller: Caller) -> Reply:
         """Go on with a request, running or finished, after `place`."""
         inbox = Inbox()
-        sink = HttpSink(inbox, 0, self._limit if asked.stream else UNBOUNDED)
+        sink = HttpSink(inbox, 0, self.buffer_chunks if asked.stream else UNBOUNDED)
         wanted = ResumeRequest(request_id=place.request_id, offset=place.offset)
         call = self._call("resume", wanted.model_dump_json(), caller)
         self._bus.spawn(self._attach(call, place, inbox, sink))
         leave = partial(self._leave, [sink])
         return Reply(asked, inbox, place.request_id, leave, begun=place.offset > 0)
 
-    async def _attach(
-        self, call: ClientCall, place: Place, inbox: Inbox, sink: HttpSink
-    ) -> None:
+    async def _attach(self, call: ClientCall, place: Place, inbox: Inbox, sink: HttpSink) -> None:
         """Who is it, then go on; what fails is told to the sink."""
-        settled = await ask_settled(self._bus, place.request_id, call.model_dump_json().encode())
-        if settled.error is not None or settled.tenant is None:
-            error = settled.error or ErrorInfo(code=ErrorCode.INTERNAL, message="no tenant was told")
-            await sink.send(Refused(request_id=place.request_id, error=error))
+        try:
+            request_id, tenant = await who_resumes(self._bus, call)
+        except HeadraceError as error:
+            await sink.send(Refused(request_id=place.request_id, error=error.info))
             return
         if not inbox.left:
-            self._sessions.resume(place.request_id, settled.tenant, place.offset, sink)
+            self._sessions.resume(request_id, tenant, place.offset, sink)
 
     async def models(self, caller: Caller) -> ModelList:
         """What the caller may name. Raises `HttpError`."""
         call = self._call("models", "{}", caller)
         try:
-            return await self._bus.request(
-                subjects.ingress(0), call, ModelList, timeout_s=UNARY_TIMEOUT_S
-            )
+            return ModelList.model_validate_json(await ask(self._bus, call))
         except HeadraceError as error:
             raise problem(error.info) from None
-        except (OSError, nats.errors.Error):
-            raise problem(no_bus()) from None
 
     def _call(self, verb: Verb, body: str, caller: Caller) -> ClientCall:
         return ClientCall(

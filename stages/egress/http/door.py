@@ -36,20 +36,14 @@ class _Server(uvicorn.Server):
 
 
 class HttpDoor:
-    """Serves the OpenAI-compatible API on `address` (HOST:PORT); running calls get `grace_s` at the end."""
+    """Serves the OpenAI-compatible API on `address` (HOST:PORT)."""
 
     def __init__(
-        self,
-        bus: Bus,
-        sessions: Sessions,
-        egress: str,
-        address: str,
-        buffer_chunks: int,
-        grace_s: float,
+        self, bus: Bus, sessions: Sessions, egress: str, address: str, buffer_chunks: int
     ) -> None:
-        self._address = address
-        calls = Calls(bus, sessions, egress, buffer_chunks)
-        self._app = HttpApp(calls, self._busy)
+        self.address = address
+        self._calls = Calls(bus, sessions, egress, buffer_chunks)
+        self._app = HttpApp(self._calls, self._busy)
         self._server = _Server(
             uvicorn.Config(
                 self._app.asgi,
@@ -63,7 +57,6 @@ class HttpDoor:
                 proxy_headers=False,
                 backlog=BACKLOG,
                 timeout_keep_alive=IDLE_S,
-                timeout_graceful_shutdown=max(1, round(grace_s)),
             )
         )
         self._serving: asyncio.Future[None] | None = None
@@ -71,26 +64,42 @@ class HttpDoor:
     async def start(self) -> None:
         """Listen; raises `RuntimeError` when the port is taken by another program."""
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
-        listener = listen(self._address)
+        listener = listen(self.address)
         serving = asyncio.ensure_future(self._server.serve(sockets=[listener]))
         self._serving = serving
         async with asyncio.timeout(START_S):
             while not self._server.started:
                 if serving.done():
                     serving.result()
-                    raise RuntimeError(f"the HTTP server on {self._address} ended at once")
+                    raise RuntimeError(f"the HTTP server on {self.address} ended at once")
                 await asyncio.sleep(0.005)
 
-    async def refuse_new(self) -> None:
+    @property
+    def buffer_chunks(self) -> int:
+        """Unsent chunks before a slow client is given up."""
+        return self._calls.buffer_chunks
+
+    @buffer_chunks.setter
+    def buffer_chunks(self, limit: int) -> None:
+        self._calls.buffer_chunks = limit
+
+    def refuse_new(self) -> None:
         """Close the port and idle connections, so that new calls go to other replicas; calls that
         come all the same are refused as 503."""
         self._app.draining = True
         self._server.should_exit = True
 
-    async def stop(self) -> None:
-        """Wait until running calls have ended or their grace is over."""
-        if self._serving is not None:
-            await self._serving
+    async def stop(self, grace_s: float) -> None:
+        """Wait until running calls have ended, at most `grace_s`; the rest is cut off."""
+        if self._serving is None:
+            return
+        self._server.should_exit = True
+        await asyncio.wait({self._serving}, timeout=grace_s)
+        if not self._serving.done():
+            self._server.force_exit = True
+            for task in list(self._server.server_state.tasks):
+                task.cancel()
+        await self._serving
 
     def _busy(self) -> HttpError | None:
         if self._app.draining:
