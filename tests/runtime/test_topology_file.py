@@ -1,5 +1,6 @@
 """topology.yaml: every mistake is named at once, with its line, key and what to write."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ routes:
   - text
 tenants:
   demo: {{keys: [my-secret-key, "{KEY}"]}}
-  other: {{keys: []}}
+  other: {{keys: [{{name: ci, scope: [chat]}}]}}
   third: {{}}
   fourth: {{keys: ["{KEY}"]}}
 stages:
@@ -97,7 +98,8 @@ MISTAKES = [
     (25, "routes[1].slots", "option of pools.NAME"),
     (26, "routes[2]", "is text; expected a section"),
     (28, "tenants.demo.keys[0]", "write its hash, sha256:"),
-    (29, "tenants.other.keys", "empty"),
+    (29, "tenants.other.keys[0].hash", "is missing"),
+    (29, "tenants.other.keys[0].scope", "did you mean 'scopes'"),
     (30, "tenants.third.keys", "is missing"),
     (31, "tenants.fourth.keys[0]", "already belongs to tenant 'demo'"),
     (33, "stages.ingress.replicas", "from 1 to 16"),
@@ -252,3 +254,34 @@ def test_unknown_options_are_told_what_was_meant(
     parent = option_at(place)
     assert parent is not None
     assert words in hint(parent, key, value, place)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "found"),
+    [
+        ("{}", "{tenant: demo}", True),
+        ("{tenant: demo}", "{tenant: demo}", True),
+        ("{verb: chat}", "{verb: chat, tenant: demo}", True),
+        ("{verb: chat, tenant: demo}", "{verb: chat}", False),
+        ("{verb: chat}", "{verb: generate}", False),
+        ("{tenant: demo}", "{}", False),
+    ],
+)
+def test_a_route_behind_one_that_takes_all_is_a_warning(
+    first: str, second: str, found: bool
+) -> None:
+    routes = f"  - {{match: {first}, pool: small}}\n  - {{match: {second}, pool: small}}"
+    report = parse_topology(GOOD.replace("  - {pool: small}", routes), "f.yaml")
+    assert report.topology is not None
+    lines = [one.text("f.yaml") for one in report.findings]
+    assert ["f.yaml:8: warning: routes[1]: no request comes here" in "".join(lines)] == [found]
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    [finding] = load_topology(tmp_path / "pipe").findings
+    assert "a pipe or a device" in finding.message
+    [finding] = load_topology(Path("/dev/null")).findings
+    assert "a pipe or a device" in finding.message
+    [finding] = load_topology(tmp_path).findings
+    assert finding.level == "error"

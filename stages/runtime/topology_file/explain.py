@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from stages.runtime.topology_file.branches import details
 from stages.runtime.topology_file.finding import Finding, Path, kind_of, shown
 from stages.runtime.topology_file.keys import hint
 from stages.runtime.topology_file.options import Option, option_at
@@ -17,7 +18,7 @@ KEY_MARK = "[key]"  # how pydantic says that the name of an entry is wrong, not 
 
 def explain(error: ValidationError, tree: Tree) -> list[Finding]:
     """One finding for each error."""
-    return [_finding(detail, tree) for detail in error.errors(include_url=False)]
+    return [_finding(detail, tree) for detail in details(error, tree.data)]
 
 
 def _finding(detail: ErrorDetails, tree: Tree) -> Finding:

@@ -11,6 +11,7 @@ from contracts.topology import Problem, Topology
 from stages.runtime.topology_file.explain import explain
 from stages.runtime.topology_file.finding import Finding
 from stages.runtime.topology_file.repair import repair
+from stages.runtime.topology_file.shadows import shadowed
 from stages.runtime.topology_file.tree import MOST_BYTES, Tree, read_tree
 
 
@@ -86,7 +87,7 @@ def _schema_and_cross(report: Report, tree: Tree) -> list[Finding]:
         cross = mended.problems() if mended else []
         return [*explain(error, tree), *_located(cross, tree)]
     report.topology = topology
-    return _located(topology.problems(), tree)
+    return [*_located(topology.problems(), tree), *shadowed(topology, tree)]
 
 
 def _located(problems: list[Problem], tree: Tree) -> list[Finding]:

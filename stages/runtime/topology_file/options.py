@@ -119,7 +119,10 @@ def _resolved(part: Mapping[str, Any]) -> dict[str, Any]:
     while True:
         if "anyOf" in found:
             real = [one for one in found.pop("anyOf") if one.get("type") != "null"]
+            sections = [_resolved(one) for one in real[1:] if "$ref" in one]
             found = {**real[0], **found}
+            for section in sections:  # an entry that may also be written as a section
+                found = {**section, **found}
         elif "$ref" in found:
             name = str(found.pop("$ref")).rpartition("/")[2]
             found = {**_document()["$defs"][name], **found}

@@ -10,6 +10,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from contracts.topology import Problem, Topology
+from stages.runtime.topology_file.branches import details
 from stages.runtime.topology_file.explain import KEY_MARK
 from stages.runtime.topology_file.finding import Path
 
@@ -26,6 +27,7 @@ _FILLERS: Final[dict[str, Any]] = {
     "model": _STAND_IN,
     "pool": _STAND_IN,
     "keys": ["sha256:" + "f" * 64],
+    "hash": "sha256:" + "e" * 64,
 }
 _SECTION_OF: Final = {"model": "models", "pool": "pools", "tenant": "tenants"}
 
@@ -69,7 +71,7 @@ def repair(data: Any) -> Repaired | None:
         try:
             topology = Topology.model_validate(data)
         except ValidationError as error:
-            for detail in error.errors(include_url=False):
+            for detail in list(details(error, data)):
                 _mend(data, detail["type"], detail["loc"], paths, dropped)
         else:
             return Repaired(topology, frozenset(paths), frozenset(dropped))
