@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import models_json_schema
 
-from contracts import client, errors, frames, internal, status, topology, usage
+from contracts import client, errors, frames, internal, lifecycle, status, topology, usage
 from contracts.topology import Topology
 from stages.cli.common import FAILED
 from stages.runtime.topology_file.options import Option, root
@@ -110,6 +110,7 @@ def schemas() -> Iterator[tuple[str, dict[str, Any]]]:
         ("client", client),
         ("errors", errors),
         ("internal", internal),
+        ("lifecycle", lifecycle),
         ("status", status),
         ("usage", usage),
     ):
