@@ -1,5 +1,7 @@
 """Token items of several attempts, put together into one run of tokens without gap or repeat."""
 
+from typing import Literal
+
 from contracts.frames import TokenItem
 
 
@@ -10,12 +12,29 @@ class Assembly:
         self.ids: list[int] = []
         self.attempt = 0
         self.late_items = 0
+        self.fingerprints: dict[int, str] = {}  # of the executors of attempts that delivered
         self._parked: list[TokenItem] = []
 
     @property
     def gap(self) -> bool:
         """Whether tokens are missing before some that have come."""
         return bool(self._parked)
+
+    @property
+    def resumed(self) -> Literal["exact", "inexact"] | None:
+        """Whether more than one attempt delivered, and all on executors that compute alike."""
+        if len(self.fingerprints) < 2:
+            return None
+        known = set(self.fingerprints.values())
+        return "exact" if len(known) == 1 and "" not in known else "inexact"
+
+    def restore(self, ids: list[int], attempt: int, fingerprints: dict[int, str]) -> bool:
+        """Go on from what another egress had, unless more has come by itself."""
+        self.fingerprints = fingerprints | self.fingerprints
+        if attempt < self.attempt or len(ids) <= len(self.ids):
+            return False
+        self.ids, self.attempt = list(ids), attempt
+        return True
 
     def take(self, item: TokenItem) -> list[TokenItem]:
         """The items that can be used now, in order; their new tokens are already in `ids`."""
@@ -38,4 +57,7 @@ class Assembly:
         return usable
 
     def _append(self, item: TokenItem) -> None:
-        self.ids += item.ids[len(self.ids) - item.offset :]
+        new = item.ids[len(self.ids) - item.offset :]
+        self.ids += new
+        if item.fingerprint or (new and item.attempt not in self.fingerprints):
+            self.fingerprints[item.attempt] = item.fingerprint

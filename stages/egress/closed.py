@@ -5,22 +5,53 @@ from typing import Final
 
 from contracts.client import FinishReason
 from contracts.internal import Progress
+from stages.runtime.streams import KEPT_S
 
 KEEP_MS: Final = 60_000.0
+RECORDS_BYTES: Final = 32 << 20
 
 
 class Closed:
-    """Remembers ids, tenants and progress for 60 s (token ids are dropped)."""
+    """Remembers ids, tenants and progress for 60 s (token ids are dropped), and the newest records
+    of finished answers (32 MB) in case the stream of records loses them."""
 
-    def __init__(self) -> None:
+    def __init__(self, records_bytes: int = RECORDS_BYTES) -> None:
         self._known: OrderedDict[str, tuple[float, str | None, Progress]] = OrderedDict()
+        self._records: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
+        self._most = records_bytes
+        self._held = 0
 
     def add(self, request_id: str, tenant: str | None, attempt: int, now: float) -> None:
         """A session ended now; older ones than 60 s are forgotten."""
         progress = Progress(request_id=request_id, open=False, attempt=attempt, ids=[])
+        self._known.pop(request_id, None)
         self._known[request_id] = (now, tenant, progress)
         while self._known and next(iter(self._known.values()))[0] < now - KEEP_MS:
             self._known.popitem(last=False)
+
+    def keep(self, request_id: str, record: bytes, now: float) -> None:
+        """The record of a session that has ended now."""
+        self._records[request_id] = (now, record)
+        self._held += len(record)
+        while self._records and self._stale(next(iter(self._records.values()))[0], now):
+            _, (_, old) = self._records.popitem(last=False)
+            self._held -= len(old)
+
+    def _stale(self, since: float, now: float) -> bool:
+        return self._held > self._most or since < now - 1000 * KEPT_S
+
+    def record(self, request_id: str) -> bytes | None:
+        """Of a session that ended here."""
+        known = self._records.get(request_id)
+        return known[1] if known is not None else None
+
+    def records(self) -> list[tuple[str, bytes]]:
+        """All that are still here."""
+        return [(request_id, record) for request_id, (_, record) in self._records.items()]
+
+    def forget(self, request_id: str) -> None:
+        """It goes on here: another egress had taken it over meanwhile."""
+        self._known.pop(request_id, None)
 
     def billed(self, request_id: str, reason: FinishReason, now: float) -> None:
         """Its receipt is stored: queueing, should it have missed it, can count the end."""

@@ -2,25 +2,22 @@
 that ingress could make, so both doors behave alike."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import grpc
-import nats.errors
 from google.protobuf.message import Message
 from grpc.aio import ServicerContext
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from contracts import headrace_pb2 as pb
-from contracts import subjects
 from contracts.client import CancelReply, FinishReason, ModelList, Refused
-from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
-from contracts.internal import ClientCall, Settled, Verb
-from stages.egress import grpc_wire
+from contracts.errors import HeadraceError
+from contracts.internal import ClientCall, Verb
+from stages.egress import admission, grpc_wire
 from stages.egress.grpc_sink import GrpcSink, set_error
-from stages.egress.session import UNSETTLED_MS, Session
+from stages.egress.session import Session
 from stages.egress.sessions import Sessions
 from stages.runtime.bus import Bus
 from stages.runtime.clock import new_request_id, now_ms
@@ -34,22 +31,19 @@ OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
 )
-# The session gives up first (10 s); an answer after that is closed as an orphan.
-ADMIT_TIMEOUT_S: Final = UNSETTLED_MS / 1000 + 5
-UNARY_TIMEOUT_S: Final = 5.0
 # Calls cost memory and time before anyone knows their key: more at once are RESOURCE_EXHAUSTED.
 CALLS_AT_ONCE: Final = 4096
 LARGE_BYTES: Final = 64 << 10
 # A call that its client's deadline ended counts as a timeout, not as a cancellation.
 DEADLINE_SLACK_MS: Final = 50.0
 
-log = logging.getLogger("headrace.egress")
 RawContext = ServicerContext[bytes, bytes]
 Stream = Callable[[bytes, RawContext], Awaitable[None]]
 Unary = Callable[[bytes, RawContext], Awaitable[bytes]]
 REQUESTS: Final[dict[Verb, type[Message]]] = {
     "generate": pb.GenerateRequest,
     "chat": pb.ChatRequest,
+    "resume": pb.ResumeRequest,
     "cancel": pb.CancelRequest,
     "models": pb.ModelsRequest,
 }
@@ -65,7 +59,7 @@ class GrpcDoor:
         self._sessions = sessions
         self._egress = egress
         self._address = address
-        self._buffer_chunks = buffer_chunks
+        self.buffer_chunks = buffer_chunks  # of calls that come from now on
         self._health = health.aio.HealthServicer()  # type: ignore[attr-defined]
         self._server: grpc.aio.Server | None = None
 
@@ -98,6 +92,7 @@ class GrpcDoor:
             {
                 "Generate": grpc.unary_stream_rpc_method_handler(self._streaming("generate")),
                 "Chat": grpc.unary_stream_rpc_method_handler(self._streaming("chat")),
+                "Resume": grpc.unary_stream_rpc_method_handler(self._resume),
                 "Cancel": grpc.unary_unary_rpc_method_handler(self._answering("cancel")),
                 "Models": grpc.unary_unary_rpc_method_handler(self._answering("models")),
             },
@@ -107,7 +102,7 @@ class GrpcDoor:
         async def handle(raw: bytes, context: RawContext) -> None:
             request_id = new_request_id()
             deadline_ms = _deadline_ms(context)
-            sink = GrpcSink(self._buffer_chunks)
+            sink = GrpcSink(request_id, self.buffer_chunks)
             try:
                 call = await self._call(verb, request_id, raw, context)
                 now = now_ms()
@@ -121,21 +116,34 @@ class GrpcDoor:
             finally:  # a no-op unless the client left before the end
                 late = deadline_ms is not None and now_ms() > deadline_ms - DEADLINE_SLACK_MS
                 reason = FinishReason.TIMEOUT if late else FinishReason.CANCELLED
-                self._sessions.leave(request_id, reason)
+                self._sessions.leave(sink, reason)
 
         return handle
+
+    async def _resume(self, raw: bytes, context: RawContext) -> None:
+        request_id = new_request_id()
+        try:
+            call = await self._call("resume", request_id, raw, context)
+            request_id, tenant = await admission.who_resumes(self._bus, call)
+        except HeadraceError as error:
+            set_error(context, Refused(request_id=request_id, error=error.info))
+            return
+        offset = int(grpc_wire.read(pb.ResumeRequest, raw).offset)
+        sink = GrpcSink(request_id, self.buffer_chunks)
+        self._sessions.resume(request_id, tenant, offset, sink)
+        try:
+            await sink.run(context)
+        finally:
+            self._sessions.leave(sink)
 
     def _answering(self, verb: Verb) -> Unary:
         async def handle(raw: bytes, context: RawContext) -> bytes:
             request_id = new_request_id()
             try:
                 call = await self._call(verb, request_id, raw, context)
-                reply = await self._bus.request_bytes(subjects.ingress(0), call, UNARY_TIMEOUT_S)
+                reply = await admission.ask(self._bus, call)
             except HeadraceError as error:
                 set_error(context, Refused(request_id=request_id, error=error.info))
-                return b""
-            except (OSError, nats.errors.Error):
-                set_error(context, Refused(request_id=request_id, error=_no_bus()))
                 return b""
             return _unary_answer(verb, reply).SerializeToString()
 
@@ -167,19 +175,7 @@ class GrpcDoor:
 
     async def _admit(self, request_id: str, call: bytes) -> None:
         """Ask ingress and settle the session, whatever happens."""
-        try:
-            settled = await self._bus.request(
-                subjects.ingress(0), call, Settled, timeout_s=ADMIT_TIMEOUT_S
-            )
-        except HeadraceError as error:
-            settled = Settled(request_id=request_id, error=error.info)
-        except (OSError, nats.errors.Error):
-            settled = Settled(request_id=request_id, error=_no_bus())
-        except Exception:
-            log.exception("admission of %s failed", request_id)
-            info = ErrorInfo(code=ErrorCode.INTERNAL, message="admission failed; see egress's log")
-            settled = Settled(request_id=request_id, error=info)
-        await self._sessions.settle(settled)
+        await self._sessions.settle(await admission.admit(self._bus, request_id, call))
 
 
 def _deadline_ms(context: RawContext) -> int | None:
@@ -192,11 +188,6 @@ def _bearer(value: Any) -> str | None:
     """The key of `Bearer KEY`; ingress explains what is missing."""
     scheme, _, key = str(value or "").partition(" ")
     return key.strip() or None if scheme.lower() == "bearer" else None
-
-
-def _no_bus() -> ErrorInfo:
-    message = "the message bus cannot be reached now; try again"
-    return ErrorInfo(code=ErrorCode.NO_CAPACITY, message=message, retry_after_s=1.0)
 
 
 def _unary_answer(verb: Verb, reply: bytes) -> Message:

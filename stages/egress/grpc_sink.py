@@ -7,6 +7,7 @@ import grpc
 from grpc.aio import ServicerContext
 
 from contracts.client import Accepted, Complete, FinishReason, Queued, Refused
+from contracts.errors import ErrorInfo
 from stages.egress import grpc_wire
 from stages.egress.output import ChunkOut
 
@@ -16,7 +17,8 @@ Out = Accepted | Queued | ChunkOut | Complete | Refused
 class GrpcSink:
     """`limit` chunks may wait for the client; one more and it is given up."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, request_id: str, limit: int) -> None:
+        self._request_id = request_id
         self._limit = limit
         self._waiting: deque[Out] = deque()
         self._ready = asyncio.Event()
@@ -31,6 +33,11 @@ class GrpcSink:
         self._waiting.append(chunk)
         self._ready.set()
         return len(self._waiting) <= self._limit
+
+    def cut_off(self, error: ErrorInfo) -> None:
+        """What waits still goes out, then the error's status."""
+        self._waiting.append(Refused(request_id=self._request_id, error=error))
+        self._ready.set()
 
     def first_unsent(self) -> int | None:
         """Offset of the first chunk that gRPC has not taken."""

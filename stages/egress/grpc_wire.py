@@ -71,8 +71,9 @@ def body(message: Message, deadline_unix_ms: int | None) -> str:
 def answer(message: Accepted | Queued | ChunkOut | Complete) -> pb.Answer:
     """One message of the stream."""
     match message:
-        case ChunkOut(seq, offset, text, ids):
-            return pb.Answer(chunk=pb.Chunk(seq=seq, offset=offset, text=text, token_ids=ids))
+        case ChunkOut(seq, offset, text, ids, after):
+            chunk = pb.Chunk(seq=seq, offset=offset, text=text, token_ids=ids, next_offset=after)
+            return pb.Answer(chunk=chunk)
         case Accepted():
             decision = pb.Decision(**message.decision.model_dump())
             return pb.Answer(accepted=pb.Accepted(request_id=message.request_id, decision=decision))
@@ -91,6 +92,7 @@ def _complete(message: Complete) -> pb.Complete:
         timings=_timings(message.timings),
         decision=pb.Decision(**message.decision.model_dump()),
         error=pb.ErrorInfo(**_fields(message.error)) if message.error is not None else None,
+        resumed=message.resumed,
     )
 
 

@@ -22,6 +22,7 @@ class Moments:
     finished: float | None = None
     first_tokens: int = 0  # delivered with the first chunk
     last_tokens: int = 0  # delivered with the last chunk
+    taken_over: bool = False  # another egress sent the first chunk, when is not known here
 
     def frame(self, started: float, sent: float) -> None:
         """An executor's frame with tokens of this request."""
@@ -41,8 +42,8 @@ class Moments:
         stored = stamps.stored or self.received
         return Timings(
             queue_ms=_between(stored, self.started),
-            ttft_ms=_between(self.received, self.first_chunk),
-            tpot_ms=self._tpot(),
+            ttft_ms=None if self.taken_over else _between(self.received, self.first_chunk),
+            tpot_ms=None if self.taken_over else self._tpot(),
             e2e_ms=round(max(0.0, self.finished - self.received), 3),
             stages=self._stages(stamps, self.finished),
         )

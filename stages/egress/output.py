@@ -16,6 +16,7 @@ class ChunkOut(msgspec.Struct, tag_field="type", tag="chunk", omit_defaults=True
     offset: int
     text: str
     token_ids: list[int] | None = None
+    next_offset: int = 0
 
 
 CHUNK_ENCODER: Final = msgspec.json.Encoder()

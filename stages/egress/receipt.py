@@ -1,7 +1,7 @@
 """What a closed session is told and billed."""
 
 from contracts.client import Complete, Cost, Usage
-from contracts.internal import AdmitReply
+from contracts.internal import AdmitReply, SessionRecord
 from contracts.topology import Topology
 from contracts.usage import ReceiptEvent
 from stages.egress.output import End
@@ -24,6 +24,7 @@ def make_complete(session: Session, topology: Topology) -> Complete:
         timings=session.moments.timings(terms.work.stamps),
         decision=terms.work.decision(),
         error=end.error,
+        resumed=session.assembly.resumed,
     )
 
 
@@ -36,15 +37,30 @@ def _cost(session: Session, terms: AdmitReply, topology: Topology) -> Cost:
     )
 
 
-def make_receipt(session: Session, egress: str) -> ReceiptEvent:
-    """The usage event that bills the request (`egress` is our incarnation)."""
-    terms, end = _closed(session)
-    work, timings = terms.work, session.moments.timings(terms.work.stamps)
-    decision = work.decision()
-    finished = session.moments.finished
-    assert finished is not None
-    return ReceiptEvent(
+def make_record(session: Session, complete: Complete, egress: str) -> SessionRecord:
+    """What another egress needs to give the finished answer once more."""
+    terms, _ = _closed(session)
+    return SessionRecord(
         request_id=session.request_id,
+        tenant=terms.work.tenant,
+        egress=egress,
+        terms=terms,
+        ids=session.assembly.ids[: session.tokens],
+        complete=complete,
+    )
+
+
+def make_receipt(
+    terms: AdmitReply, complete: Complete, egress: str, attempt: int, received_ms: float
+) -> ReceiptEvent:
+    """The usage event that bills the request (`egress` is the incarnation that ended it).
+
+    `prompt_tokens` of further answers of one call are 0: their prompt is billed with the first.
+    """
+    work, timings = terms.work, complete.timings
+    decision = work.decision()
+    return ReceiptEvent(
+        request_id=work.request_id,
         tenant=work.tenant,
         route=work.route,
         pool=decision.pool,
@@ -54,20 +70,24 @@ def make_receipt(session: Session, egress: str) -> ReceiptEvent:
         priority=work.priority,
         generation=work.generation,
         egress=egress,
-        finish_reason=end.reason,
-        error_code=end.error.code.value if end.error is not None else None,
-        attempt=session.assembly.attempt,
-        prompt_tokens=terms.prompt_tokens,
-        cached_tokens=session.cached_tokens,
-        completion_tokens=session.tokens,
+        finish_reason=complete.finish_reason,
+        error_code=complete.error.code.value if complete.error is not None else None,
+        attempt=attempt,
+        prompt_tokens=terms.prompt_tokens if work.choice == 0 else 0,
+        cached_tokens=complete.usage.cached_tokens if work.choice == 0 else 0,
+        completion_tokens=complete.usage.completion_tokens,
         queue_ms=timings.queue_ms,
         ttft_ms=timings.ttft_ms,
         tpot_ms=timings.tpot_ms,
         e2e_ms=timings.e2e_ms,
-        received_ms=session.moments.received,
-        finished_ms=finished,
+        received_ms=received_ms,
+        finished_ms=received_ms + timings.e2e_ms,
         stages=timings.stages,
         metadata=work.metadata,
+        sibling_of=work.sibling_of,
+        choice=work.choice,
+        key_id=work.key_id,
+        resumed=complete.resumed,
     )
 
 

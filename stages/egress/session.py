@@ -4,6 +4,7 @@ A method that can move the session returns a `Step`: the chunk to send and, once
 session, its end. All times are unix ms.
 """
 
+import math
 from enum import Enum
 from typing import Final
 
@@ -17,8 +18,6 @@ from stages.egress.moments import Moments
 from stages.egress.output import NOTHING, ChunkOut, End, Step
 
 UNSETTLED_MS: Final = 10_000.0
-# A lost frame can only be made good by a new attempt: the bus keeps the order of a subject.
-GAP_MS: Final = 1_000.0
 
 
 class Phase(Enum):
@@ -49,6 +48,8 @@ class Session:
         self.wake_ms = now + UNSETTLED_MS  # `tick` has nothing to do before
         self._accelerator_us: dict[int, int] = {}  # by attempt, cumulative
         self._deadline_ms = self.wake_ms
+        self._alone_until_ms = math.inf  # without a client it ends then
+        self._reached: int | None = None  # tokens that its last client had
         self._delivery: Delivery | None = None
         self._final: TokenItem | None = None
         self._wanted: End | None = None  # asked for before the terms had come
@@ -63,13 +64,20 @@ class Session:
         work = terms.work
         self.terms, self.tenant, self.phase = terms, work.tenant, Phase.ACCEPTED
         self._delivery = Delivery(text, work.stop, with_ids=work.token_ids)
-        self.wake_ms = self._deadline_ms = float(work.deadline_ms)
-        self._watch_gap(now)
+        self._deadline_ms = float(work.deadline_ms)
+        self._set_wake()
         if self._wanted is not None:
             return self.finish(self._wanted, now)
         return (
             self._deliver(self._delivery, 0, now) if self.assembly.ids or self._final else NOTHING
         )
+
+    def move(self, terms: AdmitReply) -> bool:
+        """Another pool has the request now, under the next hop; False for what is known already."""
+        if self.terms is None or terms.work.hop <= self.terms.work.hop:
+            return False
+        self.terms = terms
+        return True
 
     def take(self, item: TokenItem, sent_ms: float, now: float) -> Step:
         """Tokens from an executor, in a frame sent at `sent_ms`."""
@@ -82,14 +90,10 @@ class Session:
             self._note(each, sent_ms)
         if self._delivery is None:
             return NOTHING
-        self._watch_gap(now)
         return self._deliver(self._delivery, before, now) if usable else NOTHING
 
-    def _watch_gap(self, now: float) -> None:
-        if not self.assembly.gap:
-            self.wake_ms = self._deadline_ms
-        elif self.wake_ms == self._deadline_ms:
-            self.wake_ms = min(self._deadline_ms, now + GAP_MS)
+    def _set_wake(self) -> None:
+        self.wake_ms = min(self._deadline_ms, self._alone_until_ms)
 
     def _note(self, item: TokenItem, sent_ms: float) -> None:
         self._accelerator_us[item.attempt] = item.accelerator_us
@@ -115,14 +119,41 @@ class Session:
         return chunk
 
     def drop(self) -> bool:
-        """Close without a word, as if it had never been opened; False = too late for that.
-
-        A gRPC client waits at this process only, so its session is never dropped.
-        """
-        if self.door == "nats" and self.phase is Phase.OPENING:
+        """Close without a word, as if it had never been opened; False = too late for that."""
+        if self.phase is Phase.OPENING:
             self.phase = Phase.CLOSED
             return True
         return False
+
+    def detach(self, until_ms: float, first_unsent: int | None) -> None:
+        """Its client is gone; it goes on and collects tokens until then."""
+        self._alone_until_ms = until_ms
+        self._reached = self.tokens if first_unsent is None else min(self.tokens, first_unsent)
+        self._set_wake()
+
+    def attach(self, delivery: Delivery, now: float) -> ChunkOut | None:
+        """A client goes on with this delivery, which lacks the newest tokens; they come now."""
+        self._alone_until_ms, self._reached = math.inf, None
+        self._set_wake()
+        self._delivery = delivery
+        delivery.push(self.assembly.ids[delivery.tokens :])
+        self.tokens = delivery.tokens
+        return self._cut(delivery, now)
+
+    def restore(self, known: Progress, now: float) -> Step:
+        """Go on from what another egress had. Only once settled."""
+        assert self._delivery is not None
+        self._accelerator_us = known.accelerator_us | self._accelerator_us
+        before = len(self.assembly.ids)
+        longer = self.assembly.restore(known.ids, known.attempt, known.fingerprints)
+        return self._deliver(self._delivery, before, now) if longer else NOTHING
+
+    def hand_over(self) -> Progress:
+        """Close without a word: another egress goes on with it."""
+        progress = self.progress()
+        if self.phase in (Phase.ACCEPTED, Phase.STREAMING):
+            self.phase = Phase.CLOSED
+        return progress
 
     def refuse(self, error: ErrorInfo, now: float) -> Step:
         """Not admitted; or, when it was before, it cannot go on."""
@@ -163,7 +194,7 @@ class Session:
         return Step(None, step.end)
 
     def tick(self, now: float) -> Step:
-        """Time has passed: was it never settled, is the deadline over, was a gap not filled?"""
+        """Time has passed: was it never settled, is the deadline over, did no client come back?"""
         if self.phase is Phase.CLOSED or now < self.wake_ms:
             return NOTHING
         if self.phase is Phase.OPENING:
@@ -172,8 +203,10 @@ class Session:
         if now >= self._deadline_ms:
             text = f"the deadline passed after {self.tokens} tokens; allow more time"
             return self.fail(ErrorInfo(code=ErrorCode.DEADLINE_EXCEEDED, message=text), now)
-        text = f"tokens after the first {len(self.assembly.ids)} were lost on their way; try again"
-        return self.fail(_internal(text), now)
+        step = self.finish(End(FinishReason.CANCELLED), now)
+        if self._reached is not None:
+            self.tokens = min(self.tokens, self._reached)  # nobody got more
+        return step
 
     def progress(self) -> Progress:
         """What queueing needs to lease the request again."""
@@ -182,6 +215,8 @@ class Session:
             open=self.phase is not Phase.CLOSED,
             attempt=self.assembly.attempt,
             ids=self.assembly.ids,
+            fingerprints=self.assembly.fingerprints,
+            accelerator_us=self._accelerator_us,
         )
 
 

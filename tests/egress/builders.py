@@ -6,6 +6,7 @@ from contracts.client import Priority, Sampling
 from contracts.frames import TokenItem
 from contracts.internal import AdmitReply, Door, Stamps, Work
 from contracts.topology import Topology
+from tests.support.topologies import free_port
 
 NOW = 1_000_000.0
 FAR = 2**52
@@ -88,13 +89,12 @@ def make_item(
 ) -> TokenItem:
     """An executor's tokens."""
     ids = ids_of(text) if isinstance(text, str) else text
-    return TokenItem(
-        request_id, attempt, offset, ids, us, 2, NOW + 6, finish=finish, error=error
-    )
+    return TokenItem(request_id, attempt, offset, ids, us, 2, NOW + 6, finish=finish, error=error)
 
 
 def make_topology(grpc: str = "127.0.0.1:7070", buffer_chunks: int = 1024) -> Topology:
-    """One pool at 3.6 USD an hour: a tenth of a cent a second."""
+    """One pool at 3.6 USD an hour: a tenth of a cent a second; HTTP on a free port."""
+    http = f"127.0.0.1:{free_port()}"
     return Topology.model_validate(
         {
             "version": 1,
@@ -102,6 +102,6 @@ def make_topology(grpc: str = "127.0.0.1:7070", buffer_chunks: int = 1024) -> To
             "pools": {"small": {"model": "letters", "price": {"accelerator_hour": 3.6}}},
             "routes": [{"pool": "small"}],
             "tenants": {"demo": {"keys": ["sha256:" + "0" * 64]}},
-            "stages": {"egress": {"grpc": grpc, "buffer_chunks": buffer_chunks}},
+            "stages": {"egress": {"grpc": grpc, "http": http, "buffer_chunks": buffer_chunks}},
         }
     )

@@ -47,6 +47,7 @@ class World:
         self.bus = bus
         self.service = service
         self.grpc = address
+        self.http = service._http.address
         self.calls: list[ClientCall] = []
         self.notices: list[CancelNotice] = []
         self.may_answer = asyncio.Event()

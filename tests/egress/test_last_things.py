@@ -18,7 +18,7 @@ async def test_draining_ends_what_runs_with_receipts(world: World) -> None:
     await inbox.next()
     draining = asyncio.ensure_future(world.service.drain())
     await asyncio.sleep(0.05)
-    call = OpenSession(request_id="r2", tenant="demo", reply="_INBOX.x", received_ms=0)
+    call = OpenSession(request_id="r2", tenant="demo", reply="_INBOX_demo.x", received_ms=0)
     with pytest.raises(HeadraceError) as error:
         await world.bus.request(DOOR, call, Done, timeout_s=2)
     assert error.value.info.code is ErrorCode.SHUTTING_DOWN

@@ -41,8 +41,9 @@ def test_complete_counts_bills_and_times() -> None:
 
 def test_receipt_says_the_same_and_names_its_key() -> None:
     session = closed()
-    receipt = make_receipt(session, "egress-0-aaaa")
     complete = make_complete(session, make_topology())
+    assert session.terms is not None
+    receipt = make_receipt(session.terms, complete, "egress-0-aaaa", 2, NOW)
     assert receipt.key == "r1:receipt"
     assert receipt.completion_tokens == complete.usage.completion_tokens
     assert receipt.stages == complete.timings.stages

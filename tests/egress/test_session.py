@@ -10,7 +10,7 @@ from contracts.client import FinishReason
 from contracts.errors import ErrorCode, ErrorInfo
 from contracts.frames import TokenItem
 from stages.egress.output import NOTHING, End, Step
-from stages.egress.session import GAP_MS, UNSETTLED_MS, Phase, Session
+from stages.egress.session import UNSETTLED_MS, Phase, Session
 from tests.egress.builders import FAR, NOW, Letters, ids_of, make_item, make_terms
 
 CANCEL = End(FinishReason.CANCELLED)
@@ -85,15 +85,14 @@ def test_a_gap_that_is_filled_does_no_harm() -> None:
     assert session.wake_ms == FAR
 
 
-def test_a_gap_that_stays_ends_as_internal() -> None:
+def test_a_gap_that_stays_is_no_error_a_new_attempt_closes_it() -> None:
     session = accepted()
     feed(session, make_item("a", 0), make_item("c", 2))
+    assert session.assembly.gap
     assert session.tick(session.wake_ms - 1) == NOTHING
-    end = session.tick(NOW + 11 + GAP_MS).end
-    assert end is not None
-    assert end.error is not None
-    assert (end.reason, end.error.code) == (FinishReason.ERROR, ErrorCode.INTERNAL)
-    assert session.tokens == 1
+    text, _ = feed(session, make_item("bcd", 1, attempt=2))
+    assert text == "bcd"
+    assert not session.assembly.gap
 
 
 def test_a_stop_string_cuts_text_and_tokens() -> None:

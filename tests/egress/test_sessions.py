@@ -6,8 +6,11 @@ from typing import Any, cast
 
 from contracts.client import Accepted, Complete, FinishReason, Queued, Refused
 from contracts.frames import TokenFrame
-from contracts.internal import Door, Settled
+from contracts.errors import ErrorCode, ErrorInfo
+from contracts.internal import AdmitReply, Door, Settled
+from stages.egress.closed import Closed
 from stages.egress.ending import Ending
+from stages.egress.orders import Orders
 from stages.egress.output import ChunkOut, End
 from stages.egress.session import Session
 from stages.egress.sessions import SHUTTING_DOWN, Sessions
@@ -17,11 +20,14 @@ from tests.egress.builders import Letters, make_item, make_terms
 
 
 class Recorder:
-    """A bus, an ending and a sink that remember."""
+    """A bus and an ending that remember."""
 
     def __init__(self) -> None:
         self.ends: list[End] = []
-        self.sent: list[object] = []
+        self.closed = Closed()
+        self.records = self
+        self.idle = asyncio.Event()
+        self.idle.set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -29,9 +35,26 @@ class Recorder:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
 
-    async def run(self, _: Session, end: End, __: object) -> None:
+    def start(self, session: Session, end: End, __: object) -> None:
         """As the ending does."""
         self.ends.append(end)
+        self.closed.add(session.request_id, session.tenant, 0, now_ms())
+
+    async def begun(self, _: AdmitReply) -> None:
+        """As the records do."""
+
+
+class Listener:
+    """A sink that remembers."""
+
+    def __init__(self) -> None:
+        self.sent: list[object] = []
+        self.cut: list[ErrorCode] = []
+        self.keeps_up = True
+
+    def cut_off(self, error: ErrorInfo) -> None:
+        """As a sink does."""
+        self.cut.append(error.code)
 
     async def send(self, message: Accepted | Queued | Complete | Refused) -> None:
         """As a sink does."""
@@ -40,7 +63,7 @@ class Recorder:
     async def chunk(self, chunk: ChunkOut) -> bool:
         """As a sink does."""
         self.sent.append(chunk)
-        return True
+        return self.keeps_up
 
     def first_unsent(self) -> int | None:
         """As a sink does."""
@@ -49,17 +72,19 @@ class Recorder:
 
 def made() -> tuple[Recorder, Sessions]:
     recorder = Recorder()
-    sessions = Sessions(cast("Bus", recorder), cast("Ending", recorder), lambda _: Letters())
+    sessions = Sessions(
+        cast("Bus", recorder), cast("Ending", recorder), lambda _: Letters(), "egress-0-aaaa"
+    )
     return recorder, sessions
 
 
 async def test_an_alarm_that_comes_after_the_end_is_not_set_again() -> None:
     recorder, sessions = made()
-    sessions.open(Session("r1", "grpc", now_ms(), now_ms()), recorder)
+    sessions.open(Session("r1", "grpc", now_ms(), now_ms()), Listener())
     soon = make_terms(deadline_ms=int(now_ms()) + 30)
     await sessions.settle(Settled(request_id="r1", admitted=soon))
     live = sessions._open["r1"]
-    await sessions.cancel("r1", "demo")
+    await Orders(sessions).cancel("r1", "demo")
     await sessions._tick(live)
     await asyncio.sleep(0.1)
     assert [end.reason for end in recorder.ends] == [FinishReason.CANCELLED]
@@ -69,7 +94,7 @@ async def test_an_alarm_that_comes_after_the_end_is_not_set_again() -> None:
 
 async def test_the_deadline_rings_once() -> None:
     recorder, sessions = made()
-    sessions.open(Session("r1", "grpc", now_ms(), now_ms()), recorder)
+    sessions.open(Session("r1", "grpc", now_ms(), now_ms()), Listener())
     soon = make_terms(deadline_ms=int(now_ms()) + 30)
     await sessions.settle(Settled(request_id="r1", admitted=soon))
     await sessions.idle(2.0)
@@ -79,17 +104,17 @@ async def test_the_deadline_rings_once() -> None:
 
 async def test_opening_again_does_not_replace_a_session() -> None:
     recorder, sessions = made()
-    sessions.open(Session("r1", "nats", now_ms(), now_ms()), recorder)
+    sessions.open(Session("r1", "nats", now_ms(), now_ms()), Listener())
     live = sessions._open["r1"]
     sessions.draining = True  # for new ones only
-    sessions.open(Session("r1", "nats", now_ms(), now_ms()), Recorder())
+    sessions.open(Session("r1", "nats", now_ms(), now_ms()), Listener())
     assert sessions._open["r1"] is live
 
 
 async def test_only_an_unsettled_nats_session_is_dropped() -> None:
     recorder, sessions = made()
     for name, door in (("grpc", "grpc"), ("settled", "nats"), ("waits", "nats")):
-        sessions.open(Session(name, cast("Door", door), now_ms(), now_ms()), recorder)
+        sessions.open(Session(name, cast("Door", door), now_ms(), now_ms()), Listener())
     await sessions.settle(Settled(request_id="settled", admitted=make_terms("settled")))
     dropped = sessions._open["waits"]
     for name in ("grpc", "settled", "waits"):
@@ -104,25 +129,25 @@ async def test_only_an_unsettled_nats_session_is_dropped() -> None:
 async def test_only_what_waits_in_the_queue_ends_early() -> None:
     recorder, sessions = made()
     for name in ("runs", "queued", "opening"):
-        sessions.open(Session(name, "nats", now_ms(), now_ms()), recorder)
+        sessions.open(Session(name, "nats", now_ms(), now_ms()), Listener())
     for name in ("runs", "queued"):
         await sessions.settle(Settled(request_id=name, admitted=make_terms(name)))
     await sessions.frame(TokenFrame("small-0", now_ms(), [make_item("a", 0, request_id="runs")]))
-    await sessions.end_all(SHUTTING_DOWN, waiting_only=True)
+    await Orders(sessions).end_all(SHUTTING_DOWN, waiting_only=True)
     await asyncio.sleep(0)
     assert list(sessions._open) == ["runs"]
     assert [(end.reason, end.orphan) for end in recorder.ends] == [
         (FinishReason.ERROR, False),
         (FinishReason.ERROR, True),  # nobody knows its terms
     ]
-    await sessions.end_all(SHUTTING_DOWN)
+    await Orders(sessions).end_all(SHUTTING_DOWN)
     assert not sessions._open
 
 
 async def test_terms_that_cannot_be_settled_end_the_session() -> None:
     recorder, sessions = made()
-    sessions._texts = {}.__getitem__  # no such model
-    sessions.open(Session("r1", "nats", now_ms(), now_ms()), recorder)
+    sessions.texts = {}.__getitem__  # no such model
+    sessions.open(Session("r1", "nats", now_ms(), now_ms()), Listener())
     await sessions.settle(Settled(request_id="r1", admitted=make_terms()))
     await sessions.idle(20.0)
     assert [(end.reason, end.orphan) for end in recorder.ends] == [(FinishReason.ERROR, True)]

@@ -1,0 +1,61 @@
+"""A door's questions to ingress. Every check of a call is made there, so all doors behave alike."""
+
+import logging
+from typing import Final
+
+import nats.errors
+
+from contracts import subjects
+from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
+from contracts.internal import ClientCall, Settled
+from stages.egress.session import UNSETTLED_MS
+from stages.runtime.bus import Bus
+
+# The session gives up first (10 s); an answer after that is closed as an orphan.
+ADMIT_TIMEOUT_S: Final = UNSETTLED_MS / 1000 + 5
+UNARY_TIMEOUT_S: Final = 5.0
+
+log = logging.getLogger("headrace.egress")
+
+
+async def admit(bus: Bus, request_id: str, call: ClientCall | bytes) -> Settled:
+    """What became of a generate or chat call; whatever goes wrong becomes its refusal."""
+    try:
+        return await bus.request(subjects.ingress(0), call, Settled, timeout_s=ADMIT_TIMEOUT_S)
+    except HeadraceError as error:
+        return Settled(request_id=request_id, error=error.info)
+    except (OSError, nats.errors.Error):
+        return Settled(request_id=request_id, error=no_bus())
+    except Exception:
+        log.exception("admission of %s failed", request_id)
+        info = ErrorInfo(code=ErrorCode.INTERNAL, message="admission failed; see egress's log")
+        return Settled(request_id=request_id, error=info)
+
+
+async def ask(bus: Bus, call: ClientCall | bytes) -> bytes:
+    """The answer to any other call, as JSON. Raises `HeadraceError`."""
+    try:
+        return await bus.request_bytes(subjects.ingress(0), call, UNARY_TIMEOUT_S)
+    except (OSError, nats.errors.Error):
+        error = HeadraceError(ErrorCode.NO_CAPACITY, no_bus().message)
+        error.info = no_bus()
+        raise error from None
+
+
+async def who_resumes(bus: Bus, call: ClientCall | bytes) -> tuple[str, str]:
+    """Request and tenant of a `resume` call. Raises `HeadraceError`."""
+    settled = Settled.model_validate_json(await ask(bus, call))
+    if settled.same_as is None or settled.tenant is None:
+        info = settled.error or ErrorInfo(
+            code=ErrorCode.INTERNAL, message="ingress names no tenant"
+        )
+        error = HeadraceError(info.code, info.message)
+        error.info = info
+        raise error
+    return settled.same_as, settled.tenant
+
+
+def no_bus() -> ErrorInfo:
+    """The bus is away."""
+    message = "the message bus cannot be reached now; try again"
+    return ErrorInfo(code=ErrorCode.NO_CAPACITY, message=message, retry_after_s=1.0)
