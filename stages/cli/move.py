@@ -32,7 +32,7 @@ def move(
     target: Annotated[str, typer.Option("--to", metavar="POOL", help="Where they shall run.")],
     requests: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[REQUEST]...", help="Which ones; none named = all that wait."),
+        typer.Argument(metavar="REQUEST", help="Which ones; none named = all that wait."),
     ] = None,
     state: StateOption = STATE,
     as_json: JsonOption = False,

@@ -85,8 +85,9 @@ class Arrivals:
             return terms_of(pool, known)
         if self._closing.ended.knows(work.request_id):
             return _over(work)
-        if self._board.deliveries[pool.name].names(work.request_id):
-            raise _NotOursError  # a copy has turned up in the stream and is being read: ask again
+        for delivery in self._board.deliveries[pool.name].fresh.values():
+            if delivery.request_id == work.request_id and delivery.hop >= work.hop:
+                raise _NotOursError  # this copy has turned up in the stream and is read: ask again
         self._check(pool, work)
         pool.take(work.tokens, self._clocks.now_s())
         counted = False  # by the queue, for as long as it waits there

@@ -13,6 +13,7 @@ from contracts.frames import FRAME_ENCODER, Credit, LeaseReply
 from contracts.internal import (
     SESSION_CALL,
     AdmitReply,
+    AdoptSession,
     Beat,
     CancelNotice,
     Done,
@@ -24,6 +25,7 @@ from contracts.internal import (
     ProgressQuery,
     ProgressReply,
     QueuePosition,
+    SettleSession,
     Stamps,
     Work,
 )
@@ -98,6 +100,8 @@ class ScriptedExecutor:
         self.running: dict[str, tuple[int, int]] = {}
         self.most_running = 0
         self.answer: Callable[[Lease], bool | str | None] = lambda lease: True
+        self.epoch = 0  # highest known: a lease of a lower one is refused
+        self.refused: asyncio.Queue[Lease] = asyncio.Queue()
         self.silent = False  # otherwise it repeats its credit, as executors do
         self._seq = 0
 
@@ -137,6 +141,10 @@ class ScriptedExecutor:
         return await asyncio.wait_for(self.leases.get(), timeout_s)
 
     async def _on_lease(self, lease: Lease, _: Msg) -> bytes | None:
+        if lease.epoch < self.epoch:
+            self.refused.put_nowait(lease)
+            return FRAME_ENCODER.encode(LeaseReply(False, self.credit(), "of an earlier owner"))
+        self.epoch = lease.epoch
         self.leases.put_nowait(lease)
         answer = self.answer(lease)
         if answer is None:
@@ -151,7 +159,10 @@ class ScriptedExecutor:
             reply = LeaseReply(True, self.credit())
         return FRAME_ENCODER.encode(reply)
 
-    async def _on_inventory(self, _: InventoryCall, __: Msg) -> Inventory:
+    async def _on_inventory(self, call: InventoryCall, _: Msg) -> Inventory | None:
+        if call.pool not in (None, "p"):
+            return None
+        self.epoch = max(self.epoch, call.epoch)
         running = [(name, attempt) for name, (attempt, _) in self.running.items()]
         return Inventory(executor=self.name, pool="p", running=running)
 
@@ -172,12 +183,28 @@ class ScriptedEgress:
         self.progress: dict[str, Progress] = {}
         self.failed: asyncio.Queue[FailSession] = asyncio.Queue()
         self.positions: asyncio.Queue[dict[str, int]] = asyncio.Queue()
+        self.terms: asyncio.Queue[AdmitReply] = asyncio.Queue()  # told again after a move
         self.holds = True
+        self.adopted: asyncio.Queue[AdoptSession] = asyncio.Queue()
+        self.adopts = True
         self.questions: list[int] = []  # how many requests each progress query named
 
     async def start(self) -> None:
         await self._bus.serve(subjects.session(self.name), SESSION_CALL, self._on_call)
         await self.beat()
+
+    async def keep_beating(self) -> None:
+        """For tests with the real clock; ends with the bus."""
+        while not self._bus.client.is_closed:
+            await self.beat()
+            await asyncio.sleep(0.3)
+
+    def knows(self, *works: Work) -> None:
+        """Their sessions are open here, nothing was delivered."""
+        for work in works:
+            self.progress[work.request_id] = Progress(
+                request_id=work.request_id, open=True, attempt=0, ids=[]
+            )
 
     async def beat(self) -> None:
         beat = Beat(
@@ -206,6 +233,12 @@ class ScriptedEgress:
             case FailSession():
                 self.failed.put_nowait(call)
                 return Done(ok=self.holds)
+            case SettleSession(settled=settled) if settled.admitted is not None:
+                self.terms.put_nowait(settled.admitted)
+                return Done(ok=True)
+            case AdoptSession():
+                self.adopted.put_nowait(call)
+                return Done(ok=self.adopts)
             case QueuePosition(positions=positions):
                 self.positions.put_nowait(positions)
         return None
