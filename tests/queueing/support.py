@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from pydantic import BaseModel
 
 from contracts import subjects
@@ -104,9 +105,11 @@ class ScriptedExecutor:
         self.refused: asyncio.Queue[Lease] = asyncio.Queue()
         self.silent = False  # otherwise it repeats its credit, as executors do
         self._seq = 0
+        self.listening: Subscription | None = None
 
     async def start(self) -> None:
-        await self._bus.serve(subjects.lease(self.name), Lease, self._on_lease)
+        subject = subjects.lease(self.name)
+        self.listening = await self._bus.serve(subject, Lease, self._on_lease)
         await self._bus.serve(subjects.INVENTORY, InventoryCall, self._on_inventory)
         await self._bus.listen(subjects.CANCEL_ALL, self._on_cancel)
         await self.speak()

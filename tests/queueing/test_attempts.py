@@ -6,13 +6,21 @@ from typing import Any
 import pytest
 
 from contracts import subjects
+from contracts.internal import Progress
 from contracts.usage import USAGE_EVENT, AttemptEvent, AttemptReport, Price
 from stages.queueing.attempts import KEEP_S, Attempts, Reports
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
 from stages.runtime.sender import DurableSender
 from stages.runtime.streams import ensure_streams
-from tests.queueing.support import FakeClock, make_work
+from tests.queueing.conftest import Queueing
+from tests.queueing.support import (
+    FakeClock,
+    ScriptedEgress,
+    ScriptedExecutor,
+    make_work,
+    running,
+)
 from tests.support.stages import topology
 
 
@@ -145,3 +153,22 @@ async def test_a_new_owner_closes_what_was_reported_before_it(
     attempts.sweep("p", lambda name: name == "y")
     assert await attempts.drain(20)
     assert [each.request_id for each in await rows(bus)] == ["r"]
+
+
+async def test_a_dead_executors_attempt_is_closed_by_the_service(
+    bus: Bus, queueing: Queueing, executor: ScriptedExecutor, egress: ScriptedEgress
+) -> None:
+    work = await running(bus, executor, queueing)
+    egress.progress[work.request_id] = Progress(
+        request_id=work.request_id, open=True, attempt=1, ids=[5, 6]
+    )
+    await bus.publish(subjects.attempts("p"), report(row(work.request_id, tokens=2)))
+    executor.silent = True
+    other = ScriptedExecutor(bus, "y")
+    await other.start()
+    await queueing.pass_time(4, other, egress)
+    lease = await other.next_lease()
+    assert (lease.attempt, lease.resume_ids) == (2, [5, 6])
+    assert await queueing.service.attempts.drain(20)
+    [stored] = await rows(bus)
+    assert (stored.key, stored.completion_tokens) == (f"{work.request_id}:1:lost", 2)

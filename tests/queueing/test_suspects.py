@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import subjects
-from contracts.internal import Done, ProgressQuery
+from contracts.internal import Done, Progress, ProgressQuery
 from stages.queueing.eviction import Eviction, Kind
 from stages.queueing.suspects import CALM_S, RETURN_S, Suspects
 from stages.runtime.bus import Bus
-from tests.queueing.support import until
+from tests.queueing.conftest import Queueing
+from tests.queueing.support import ScriptedEgress, ScriptedExecutor, running, until
 from tests.support.nats import flushed
 
 NEVER = float("-inf")
@@ -128,3 +129,23 @@ async def test_who_is_gone_is_lost_and_who_answers_is_not(bus: Bus) -> None:
     await asyncio.sleep(0)
     assert watched.lost == ["x"]
     assert len(watched.eviction.suspects) == 0
+
+
+async def test_a_broken_connection_loses_an_executor_at_once(
+    bus: Bus, queueing: Queueing, executor: ScriptedExecutor, egress: ScriptedEgress
+) -> None:
+    """Its silence alone would take 3 s."""
+    work = await running(bus, executor, queueing)
+    egress.progress[work.request_id] = Progress(
+        request_id=work.request_id, open=True, attempt=1, ids=[5]
+    )
+    executor.silent = True
+    assert executor.listening is not None
+    await executor.listening.unsubscribe()
+    other = ScriptedExecutor(bus, "y")
+    await other.start()
+    await bus.publish(subjects.DISCONNECTED, event("x"))
+    await flushed(bus)
+    await queueing.pass_time(0.5, other, egress)
+    lease = await other.next_lease()
+    assert (lease.work.request_id, lease.attempt) == (work.request_id, 2)
