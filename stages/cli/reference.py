@@ -1,4 +1,4 @@
-"""Generated pages: docs/topology.md and docs/schema/*.json. `make docs` writes, a test compares."""
+"""Generated pages: docs/topology.md, docs/permissions.md and docs/schema/*.json. `make docs` writes, a test compares."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -14,6 +14,7 @@ from pydantic.json_schema import models_json_schema
 from contracts import client, errors, frames, internal, lifecycle, status, topology, usage
 from contracts.topology import Topology
 from stages.cli.common import FAILED
+from stages.cli.permissions_page import permissions_page
 from stages.runtime.topology_file.options import Option, root
 
 _INTRO: Final = """\
@@ -56,6 +57,7 @@ def docs(
 def pages(example: Path) -> Iterator[tuple[str, str]]:
     """Every generated page: its name under docs/ and its text."""
     yield "topology.md", topology_page(example.read_text())
+    yield "permissions.md", permissions_page()
     for name, schema in schemas():
         yield f"schema/{name}.json", json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 

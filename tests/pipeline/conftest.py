@@ -18,6 +18,14 @@ def rig() -> Iterator[Rig]:
     """A running pipeline on free ports."""
     with private_pipeline() as running:
         yield running
+        running.down()
+        assert denied(running) == []
+
+
+def denied(rig: Rig) -> list[str]:
+    """What nats-server has refused to our own processes: their permissions must be just enough."""
+    log = (rig.state / "logs" / "nats-server.log").read_text()
+    return [one for one in log.splitlines() if "Violation" in one and "user:hr." in one]
 
 
 @pytest.fixture
