@@ -95,6 +95,10 @@ class Changer:
         finally:
             self.doing = None
 
+    async def apply_quietly(self, call: ApplyCall) -> str:
+        """`apply` for whom only the end counts."""
+        return await self.apply(call, lambda _: None)
+
     async def _apply(self, call: ApplyCall, tell: Tell) -> str:
         base = await self._base(call)
         topology = await self._checked(call)
