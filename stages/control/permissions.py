@@ -92,9 +92,13 @@ def _keep(*streams: str) -> tuple[str, ...]:
     )
 
 
-def _bucket(name: str) -> tuple[str, ...]:
-    """Read, watch and write a key-value bucket."""
-    return (*_consume(f"KV_{name}"), f"$KV.{name}.>")
+def _make(*streams: str) -> tuple[str, ...]:
+    """Make a stream where it is missing, change its bounds."""
+    return tuple(
+        f"$JS.API.STREAM.{verb}.{stream}"
+        for stream in streams
+        for verb in ("INFO", "CREATE", "UPDATE")
+    )
 
 
 def _stage(stage: str, **more: tuple[str, ...]) -> Permissions:
@@ -102,7 +106,7 @@ def _stage(stage: str, **more: tuple[str, ...]) -> Permissions:
     return Permissions(
         publish=(
             subjects.beat(stage, _ANY),
-            *_consume(f"KV_{TOPOLOGY_BUCKET}"),
+            *_read(f"KV_{TOPOLOGY_BUCKET}"),
             *more.get("publish", ()),
         ),
         subscribe=(
@@ -162,7 +166,7 @@ TABLE: Final[dict[str, Permissions]] = {
     "queueing": _stage(
         "queueing",
         publish=(
-            *_keep(*STREAMS),
+            *(*_keep(QUEUE_STREAM, f"KV_{OWNER_BUCKET}"), *_make(*STREAMS)),
             *("$JS.API.INFO", "$JS.API.STREAM.NAMES", f"$KV.{OWNER_BUCKET}.>"),
             *(subjects.stored(_ANY), subjects.lease(_ANY), subjects.session(_ANY)),
             *(subjects.cancel(_ANY), subjects.INVENTORY, subjects.repair(_ANY)),
@@ -184,7 +188,7 @@ TABLE: Final[dict[str, Permissions]] = {
                 *(_DOOR_CALLS, subjects.session(_ANY)),
                 *(subjects.cancel(_ANY), subjects.take(_ANY), subjects.repair(_ANY)),
                 *(subjects.usage("receipt", _ANY), subjects.SESSION_RECORDS),
-                *(*_read(SESSION_STREAM), *_consume(TOKEN_STREAM)),
+                *_read(SESSION_STREAM, TOKEN_STREAM),
             ),
             subscribe=(
                 *(subjects.session(_ANY), subjects.gone(_ANY, _ANY), subjects.TOKENS_ALL),
@@ -194,7 +198,7 @@ TABLE: Final[dict[str, Permissions]] = {
     ),
     "metering": _stage(
         "metering",
-        publish=(*_keep(USAGE_STREAM),),
+        publish=(*_consume(USAGE_STREAM), *_make(USAGE_STREAM)),
         subscribe=("hr.metering.>",),
     ),
     "gpu_worker": _stage(
