@@ -24,11 +24,15 @@ class NatsLauncher:
     def __init__(self, server: NatsServer) -> None:
         self._server = server
 
+    def life(self, spawned_ms: float) -> Life:
+        """The one that runs already."""
+        return Life(BUS, [], _NO_ENV, spawned_ms, self._server.ready)
+
     def next_life(self) -> Life:
         """Write the config again."""
         return Life(BUS, self._server.command(), _NO_ENV, now_ms(), self._server.ready)
 
-    async def ended(self, life: Life, code: int) -> None:
+    async def ended(self, life: Life, code: int | None) -> None:
         """Nothing to settle: what was stored is on disk."""
 
 
@@ -42,12 +46,14 @@ class StageLauncher:
         bus: BusAddress,
         beats: Beats,
         executors: ExecutorTime,
+        generation: int = 0,
     ) -> None:
         self._spec = spec
         self._folder = folder
         self._bus = bus
         self._beats = beats
         self._executors = executors
+        self._generation = generation
 
     def next_life(self) -> Life:
         """Draw an incarnation and write its launch file."""
@@ -61,6 +67,7 @@ class StageLauncher:
             state=self._folder.root,
             spawned_ms=now_ms(),
             pool=spec.pool,
+            generation=self._generation,
         )
         path = self._folder.launch(spec.instance)
         launch.write(path)
@@ -69,7 +76,7 @@ class StageLauncher:
         ready = self._beats.ready
         return Life(incarnation, command, spec.env, launch.spawned_ms, lambda: ready(incarnation))
 
-    async def ended(self, life: Life, code: int) -> None:
+    async def ended(self, life: Life, code: int | None) -> None:
         """Book what an executor did not report itself."""
         if self._spec.pool is None:
             return

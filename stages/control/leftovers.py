@@ -1,8 +1,9 @@
-"""What a control that was killed left running: found by pid and start time, and ended."""
+"""What a control that was killed left running, and nobody takes over: ended."""
 
 import logging
 from collections.abc import Sequence
 
+from stages.control.adoption import find
 from stages.control.order import BUS
 from stages.control.process import KILL_S, end_all
 from stages.control.state import ProcessRecord, StateFolder
@@ -28,15 +29,17 @@ async def end_leftovers(folder: StateFolder) -> int:
 
     Raises `CannotEndError` when some are still there in spite of SIGKILL.
     """
-    state = folder.read()
-    left = state.leftovers() if state else []
-    for group in (
-        [one for one in left if one.stage != BUS],
-        [one for one in left if one.stage == BUS],
-    ):
-        if group:
-            log.warning("ending what was left running: %s", ", ".join(p.instance for p in group))
-        still = await end_all([one.identity for one in group], _GRACE_S)
-        if still:
-            raise CannotEndError([one for one in group if one.identity in still])
+    left = find(folder).living
+    await end_records([one for one in left if one.stage != BUS])
+    await end_records([one for one in left if one.stage == BUS])
     return len(left)
+
+
+async def end_records(group: Sequence[ProcessRecord]) -> None:
+    """End these together. Raises `CannotEndError`."""
+    if not group:
+        return
+    log.warning("ending what was left running: %s", ", ".join(one.instance for one in group))
+    still = await end_all([one.identity for one in group], _GRACE_S)
+    if still:
+        raise CannotEndError([one for one in group if one.identity in still])

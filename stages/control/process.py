@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
@@ -55,6 +55,27 @@ def _boot_id() -> str:
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     except OSError:
         return ""
+
+
+class Running(Protocol):
+    """A process that control looks after."""
+
+    @property
+    def identity(self) -> Identity | None:
+        """Who it is; None when it had ended before that could be seen."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    async def wait(self) -> int | None:
+        """Its exit code, negative for a signal; None when nobody can know it."""
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+
+    def kill(self) -> None:
+        """End it at once."""
 
 
 class Child:
@@ -106,14 +127,68 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
-    async def end(self, grace_s: float) -> None:
-        """SIGTERM, then SIGKILL when it is still there after `grace_s`; then `KILL_S` at most."""
-        exiting = asyncio.ensure_future(self.wait())
-        for send, wait_s in ((self.terminate, grace_s), (self.kill, KILL_S)):
-            send()
-            if (await asyncio.wait({exiting}, timeout=wait_s))[0]:
-                return
-        log.error("pid %d did not end %.0f s after SIGKILL", self.pid, KILL_S)
+
+class Adopted:
+    """A process that an earlier control started: its end is noticed, its exit code is not told."""
+
+    def __init__(self, identity: Identity, handle: int) -> None:
+        self.identity = identity
+        self._handle = handle
+        self._ended = asyncio.Event()
+        self._code: int | None = None
+        asyncio.get_running_loop().add_reader(handle, self._on_end)
+
+    @classmethod
+    def watch(cls, identity: Identity) -> "Adopted | None":
+        """Take it over; None when it has ended."""
+        try:
+            handle = os.pidfd_open(identity.pid)
+        except ProcessLookupError:
+            return None
+        if not identity.alive:  # its pid may have become another's before it was opened
+            os.close(handle)
+            return None
+        return cls(identity, handle)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self.identity.pid
+
+    def _on_end(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._handle)
+        os.close(self._handle)
+        self._ended.set()
+
+    async def wait(self) -> int | None:
+        """0 when it ended after it was asked to, -9 when it was killed here, else None."""
+        await self._ended.wait()
+        return self._code
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self._send(signal.SIGTERM, 0)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._send(signal.SIGKILL, -signal.SIGKILL)
+
+    def _send(self, number: signal.Signals, code: int) -> None:
+        if self._ended.is_set():
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._handle, number)
+            self._code = code
+
+
+async def end(process: Running, grace_s: float) -> None:
+    """SIGTERM, then SIGKILL when it is still there after `grace_s`; then `KILL_S` at most."""
+    exiting = asyncio.ensure_future(process.wait())
+    for send, wait_s in ((process.terminate, grace_s), (process.kill, KILL_S)):
+        send()
+        if (await asyncio.wait({exiting}, timeout=wait_s))[0]:
+            return
+    log.error("pid %d did not end %.0f s after SIGKILL", process.pid, KILL_S)
 
 
 async def end_all(processes: Sequence[Identity], grace_s: float) -> list[Identity]:

@@ -1,25 +1,30 @@
-"""What control tells `headrace up`: one JSON object a line on stdout, for as long as anyone reads."""
+"""What control tells `headrace up`: one JSON object a line, in a file, so that readers may come and go."""
 
 import json
+import logging
 import os
-import sys
+from pathlib import Path
 from typing import Any
+
+log = logging.getLogger("headrace.control")
 
 
 class Progress:
-    """A writer that does not mind when the reader has left (`up --detach`)."""
+    """Appends events; without a file nobody is told."""
 
-    def __init__(self) -> None:
-        self._open = True
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
 
     def tell(self, event: str, **fields: Any) -> None:
-        """Write one event."""
-        if not self._open:
+        """Write one event, as one write: the watchdog appends to the same file."""
+        if self._file is None:
             return
+        line = json.dumps({"event": event, **fields}) + "\n"
         try:
-            sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
-            sys.stdout.flush()
-        except (OSError, ValueError):  # nobody reads any more, or it goes to a file on a full disk
-            self._open = False
-            # Later writes, also the one at interpreter exit, must not fail again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            handle = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            try:
+                os.write(handle, line.encode())
+            finally:
+                os.close(handle)
+        except OSError as error:  # a full disk must not end the pipeline
+            log.warning("progress %r could not be written: %s", event, error)

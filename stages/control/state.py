@@ -3,22 +3,33 @@
 import fcntl
 import os
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from stages.control.process import Identity
+from contracts.lifecycle import Generation
+from stages.control.order import ProcessSpec
+from stages.control.process import Identity, identify
 from stages.runtime.launch import BusAddress, write_private
+
+Role = Literal["up", "watchdog", "control"]
 
 
 class ProcessRecord(BaseModel):
-    """One process of the pipeline."""
+    """One process of the pipeline, with all that a restarted control needs to take it over."""
 
     model_config = ConfigDict(frozen=True)
 
     stage: str
     instance: str
     identity: Identity
+    incarnation: str = ""
+    pool: str | None = None
+    spec: ProcessSpec | None = None  # None: nats-server, or known by its launch file only
+    spawned_ms: float = 0.0
+    generation: int = 0
+    restarts: int = 0
+    last_error: str | None = None
 
 
 class RunState(BaseModel):
@@ -34,7 +45,10 @@ class RunState(BaseModel):
     bus_url: str
     bus_port: int
     grpc: str
+    http: str = ""
     started_ms: float
+    ready_s: float | None = None  # None until everything was ready for the first time
+    watchdogs: int = 0  # how often the watchdog was started anew
 
     def leftovers(self) -> list[ProcessRecord]:
         """Processes that still run."""
@@ -65,6 +79,26 @@ class StateFolder:
         """nats-server's config and store."""
         return self.root / "nats"
 
+    @property
+    def progress(self) -> Path:
+        """What control tells `headrace up`, one JSON object a line."""
+        return self.root / "progress.jsonl"
+
+    @property
+    def watchdog(self) -> Path:
+        """How often the watchdog had to start control again, and why last (watchdog.py)."""
+        return self.root / "watchdog.json"
+
+    @property
+    def watch(self) -> Path:
+        """There while the topology file is followed (`up --watch`), also by a later control."""
+        return self.root / "watch"
+
+    @property
+    def pulse(self) -> Path:
+        """Touched by control each second."""
+        return self.root / "control.pulse"
+
     def make(self) -> None:
         """Create the folder, readable by its owner only."""
         self.root.mkdir(parents=True, exist_ok=True)
@@ -83,9 +117,20 @@ class StateFolder:
         """Replace the state."""
         write_private(self.root / "state.json", state.model_dump_json(indent=1))
 
+    def read_generation(self) -> Generation | None:
+        """The topology that ran last; None when nothing that can be read is left."""
+        try:
+            return Generation.model_validate_json((self.root / "generation.json").read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def write_generation(self, generation: Generation) -> None:
+        """Keep what serves now, for a control that starts again while the bus is away."""
+        write_private(self.root / "generation.json", generation.model_dump_json())
+
     def clear(self) -> None:
         """Nothing runs here any more."""
-        for name in ("state.json", "bus.json"):
+        for name in ("state.json", "bus.json", "generation.json", "watchdog.json", "control.pulse"):
             (self.root / name).unlink(missing_ok=True)
         for launch in (self.root / "run").glob("*.json"):
             launch.unlink(missing_ok=True)
@@ -107,13 +152,31 @@ class StateFolder:
         state = self.read()
         return state if state is not None and (state.control.alive or state.leftovers()) else None
 
-    def lock(self) -> IO[str] | None:
-        """Hold the folder for as long as the file stays open; None when another control does."""
-        path = self.root / "control.lock"
-        file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w")
+    def lock(self, role: Role = "control", sign: bool = True) -> IO[str] | None:
+        """Have a role here for as long as the file stays open; None when another has it.
+
+        Signed, it says who has it (`holder`), for signals. It ends with the process, however that
+        ends.
+        """
+        path = self.root / f"{role}.lock"
+        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.close()
             return None
+        if sign:
+            me = identify(os.getpid())
+            assert me is not None
+            file.truncate()
+            file.write(me.model_dump_json())
+            file.flush()
         return file
+
+    def holder(self, role: Role) -> Identity | None:
+        """The living process that has the role, as far as it has signed."""
+        try:
+            signed = Identity.model_validate_json((self.root / f"{role}.lock").read_bytes())
+        except (OSError, ValidationError):
+            return None
+        return signed if signed.alive else None

@@ -1,10 +1,18 @@
-"""The status report: what runs, what it counts, and what is wrong first. Pure."""
+"""The status report's judgement: what the processes count, and what is wrong first. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from contracts.internal import Beat
-from contracts.status import Conservation, Phase, ProcessStatus
+from contracts.status import (
+    Conservation,
+    ControlStatus,
+    Phase,
+    ProcessStatus,
+    QueueStatus,
+    WatchdogStatus,
+)
+from stages.control.backoff import LOOP
 from stages.control.supervisor import Supervised
 
 _ENDS: Final = ("finished", "cancelled", "failed", "expired", "running", "queued")
@@ -41,12 +49,14 @@ def process_status(
         incarnation=one.life.incarnation if one.life and alive else None,
         pid=one.child.pid if one.child else None,
         phase=phase,
+        generation=beat.generation if beat else None,
         uptime_s=(now_ms - one.life.spawned_ms) / 1000 if one.life and alive else None,
         startup_ms=beat.ready_ms - beat.spawned_ms if beat and beat.ready_ms else None,
         restarts=max(0, one.restarts),
         last_error=one.last_error,
         counters=beat.counters if beat else {},
         detail=beat.detail if beat else {},
+        problem=beat.problem if beat else None,
     )
 
 
@@ -60,14 +70,27 @@ def conservation(queueing: Sequence[ProcessStatus]) -> Conservation | None:
     return Conservation(**sums, balanced=balanced)
 
 
-def problems(processes: Sequence[ProcessStatus], law: Conservation | None) -> list[str]:
-    """What is wrong, worst first."""
-    found = [one for one in processes if one.phase != "ready"]
-    found.sort(key=lambda one: (_WORST[one.phase], one.instance))
-    said = [_sentence(one) for one in found]
+def problems(
+    processes: Sequence[ProcessStatus],
+    law: Conservation | None,
+    queues: Sequence[QueueStatus] = (),
+    control: ControlStatus | None = None,
+    watchdog: WatchdogStatus | None = None,
+) -> list[str]:
+    """What is wrong, worst first: lost requests, queues that nobody serves, processes, watchdog."""
+    said = []
     if law is not None and not law.balanced:
         parts = sum(getattr(law, name) for name in _ENDS)
-        said.insert(0, f"{law.accepted} requests were accepted but {parts} are accounted for")
+        said.append(f"{law.accepted} requests were accepted but {parts} are accounted for")
+    said += [f"nobody owns the queue of pool {one.pool}" for one in queues if one.owner is None]
+    found = [one for one in processes if one.phase != "ready"]
+    found.sort(key=lambda one: (_WORST[one.phase], one.instance))
+    said += [_sentence(one) for one in found]
+    said += [f"{one.instance}: {one.problem}" for one in processes if one.problem]
+    if control is not None and control.in_a_row >= LOOP:
+        said.append(f"control keeps ending ({control.in_a_row} times): {control.last_error}")
+    if watchdog is not None and watchdog.pid is None:
+        said.append("there is no watchdog: control could not be started again; it starts one")
     return said
 
 

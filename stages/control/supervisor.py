@@ -12,7 +12,9 @@ from typing import Any, Final, Literal, Protocol
 from contracts.status import Phase
 from stages.control.backoff import Backoff
 from stages.control.logs import fresh_log, tail
-from stages.control.process import Child
+from stages.control.order import ProcessSpec
+from stages.control.process import Child, Identity, Running, end
+from stages.control.state import ProcessRecord
 from stages.runtime.clock import now_ms
 from stages.runtime.limits import READY_S
 
@@ -40,15 +42,15 @@ class Launcher(Protocol):
     def next_life(self) -> Life:
         """Draw a new incarnation and write what the process is told."""
 
-    async def ended(self, life: Life, code: int) -> None:
-        """It ended, wanted or not."""
+    async def ended(self, life: Life, code: int | None) -> None:
+        """It ended, wanted or not; `code` is None when it was adopted and ended by itself."""
 
 
 @dataclass(frozen=True)
 class Change:
     """Something to tell the person who started the pipeline."""
 
-    event: Literal["ready", "exited", "stopped"]
+    event: Literal["ready", "adopted", "exited", "stopped"]
     instance: str
     ms: float = 0.0
     reason: str = ""
@@ -66,11 +68,14 @@ class Supervised:
     on_change: Callable[[Change], None]
     on_pid: Callable[[], None]
     pool: str | None = None
+    spec: ProcessSpec | None = None
+    generation: int = 0
     ready_limit_s: float = READY_S
     backoff: Backoff = field(default_factory=lambda: Backoff(time.monotonic))
     phase: Phase = "waiting"
     life: Life | None = None
-    child: Child | None = None
+    child: Running | None = None
+    unsettled: Identity | None = None  # spawned, and what its end leaves is not settled yet
     restarts: int = -1
     last_error: str | None = None
     ever_ready: asyncio.Event = field(default_factory=asyncio.Event)
@@ -79,6 +84,30 @@ class Supervised:
     _task: asyncio.Task[None] | None = None
     _late: bool = False
     _verdict: str | None = None
+    _taken: tuple[Running, float] | None = None
+
+    def adopt(self, child: Running, life: Life, ready_s: float) -> None:
+        """Before `start`: its present incarnation runs already and is ready within `ready_s`."""
+        self.child, self.life, self.unsettled = child, life, child.identity
+        self.phase = "starting"
+        self._taken = child, ready_s
+
+    def record(self) -> ProcessRecord | None:
+        """What a later control must know of it; None while nothing of it is there."""
+        if self.unsettled is None or self.life is None:
+            return None
+        return ProcessRecord(
+            stage=self.stage,
+            instance=self.instance,
+            identity=self.unsettled,
+            incarnation=self.life.incarnation,
+            pool=self.pool,
+            spec=self.spec,
+            spawned_ms=self.life.spawned_ms,
+            generation=self.generation,
+            restarts=max(0, self.restarts),
+            last_error=self.last_error,
+        )
 
     def start(self) -> None:
         """Begin to keep it running, in the background."""
@@ -112,23 +141,34 @@ class Supervised:
             log.exception("%s: nobody could be told that it %s", self.instance, change.event)
 
     async def _live_once(self) -> None:
-        """One incarnation from spawn to exit; whatever fails, no child is left behind."""
-        child: Child | None = None
+        """One incarnation from spawn (or adoption) to exit; whatever fails, no child is left."""
+        taken, self._taken = self._taken, None
+        child: Running | None = None
+        life: Life | None = None
+        limit_s = self.ready_limit_s
         try:
-            async with self.gate:
-                if self._stopping.is_set():
-                    return
-                life = self._next_life()
-                self.child = child = await Child.start(life.command, life.env, self.log_file)
+            if taken is not None:
+                (child, limit_s), life = taken, self.life
+                assert life is not None
                 exiting = asyncio.ensure_future(child.wait())
                 readying = asyncio.ensure_future(life.ready())
-                self.on_pid()  # when it cannot be written down, it must not live
-                if self._stopping.is_set():  # while it was spawned: `stop` saw no child to end
-                    child.kill()
-                await _first(exiting, readying, _GATE_S)
-            await self._watch(child, life, exiting, readying)
+            else:
+                async with self.gate:
+                    if self._stopping.is_set():
+                        return
+                    life = self._next_life()
+                    child = await Child.start(life.command, life.env, self.log_file)
+                    self.child, self.unsettled = child, child.identity
+                    exiting = asyncio.ensure_future(child.wait())
+                    readying = asyncio.ensure_future(life.ready())
+                    self.on_pid()  # when it cannot be written down, it must not live
+                    if self._stopping.is_set():  # while it was spawned: `stop` saw no child to end
+                        child.kill()
+                    await _first(exiting, readying, _GATE_S)
+            word: Literal["adopted", "ready"] = "ready" if taken is None else "adopted"
+            await self._watch(child, life, exiting, readying, limit_s, word)
         finally:
-            if child is not None:
+            if child is not None and life is not None:
                 readying.cancel()
                 await self._bury(child, life)
 
@@ -141,45 +181,52 @@ class Supervised:
         self.life = self.launcher.next_life()
         return self.life
 
-    async def _bury(self, child: Child, life: Life) -> None:
-        """See that it has ended and settle what its end left."""
+    async def _bury(self, child: Running, life: Life) -> None:
+        """See that it has ended and settle what its end left; only then it is forgotten."""
         child.kill()  # it has ended, unless something failed
         code = await child.wait()
         self.child = None
         if not self._stopping.is_set():
             self.last_error = self._why(code)
         try:
-            self.on_pid()
-        except Exception:
-            log.exception("%s: its end could not be written down", self.instance)
-        await self.launcher.ended(life, code)
+            await self.launcher.ended(life, code)
+        finally:
+            self.unsettled = None
+            try:
+                self.on_pid()
+            except Exception:
+                log.exception("%s: its end could not be written down", self.instance)
 
     async def _watch(
         self,
-        child: Child,
+        child: Running,
         life: Life,
-        exiting: asyncio.Future[int],
+        exiting: asyncio.Future[int | None],
         readying: asyncio.Future[None],
+        limit_s: float,
+        word: Literal["ready", "adopted"],
     ) -> None:
-        await _first(exiting, readying, self.ready_limit_s)
+        await _first(exiting, readying, limit_s)
         if exiting.done():
             return
         if not readying.done():
             self._late = True
-            await child.end(1.0)
+            self._verdict = f"not ready within {limit_s:.0f} s"
+            await end(child, 1.0)
             return
         readying.result()
         self.phase = "ready"
         self.backoff.ready()
         self.ever_ready.set()
-        self._tell(Change("ready", self.instance, now_ms() - life.spawned_ms))
+        self._tell(Change(word, self.instance, now_ms() - life.spawned_ms))
         await asyncio.wait({exiting})
 
-    def _why(self, code: int) -> str:
-        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        if self._late:
-            how = f"not ready within {self.ready_limit_s:.0f} s"
-        elif self._verdict is not None:
+    def _why(self, code: int | None) -> str:
+        if code is None:
+            how = "ended; how is not known, an earlier control had started it"
+        else:
+            how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+        if self._verdict is not None:
             how = self._verdict
         lines = tail(self.log_file)
         return f"{how}; last lines of {self.log_file}:\n" + "\n".join(lines) if lines else how
@@ -189,7 +236,7 @@ class Supervised:
         self._stopping.set()
         if self.child is not None:
             self.phase = "draining"
-            await self.child.end(grace_s)
+            await end(self.child, grace_s)
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=_SETTLE_S)
         if self.child is not None:  # its spawn took that long
@@ -216,7 +263,7 @@ class Supervised:
 
 
 async def _first(
-    exiting: asyncio.Future[int], readying: asyncio.Future[None], limit_s: float
+    exiting: asyncio.Future[int | None], readying: asyncio.Future[None], limit_s: float
 ) -> None:
     """Wait until it has ended or serves, at most `limit_s`."""
     both: set[asyncio.Future[Any]] = {exiting, readying}

@@ -14,14 +14,18 @@ import nats
 import pytest
 
 from contracts import subjects
+from contracts.lifecycle import Actuals, Generation
 from contracts.status import StatusCall, StatusReport
+from contracts.topology import Topology
 from contracts.usage import USAGE_EVENT, IntervalEvent
+from stages.control.fleet import StartError
+from stages.control.order import ProcessSpec
 from stages.control.process import identify
 from stages.control.progress import Progress
-from stages.control.service import Control, StartError
+from stages.control.service import Control
 from stages.control.state import StateFolder
 from stages.runtime.bus import Bus
-from stages.runtime.stage import read_topology
+from stages.runtime.live_topology import read_generation
 from stages.runtime.topology_file import load_topology
 from tests.support.dummy_control import dummies
 from tests.support.nats import flushed
@@ -38,10 +42,15 @@ def make_control(folder: Path, **env: str) -> Control:
     assert topology is not None
     state = StateFolder(folder / "state")
     state.make()
-    specs = [
-        replace(spec, env={"DUMMY_STAGE": env.get(spec.stage, "")}) for spec in dummies(topology)
-    ]
-    return Control(topology, file, state, specs, Progress())
+
+    def planner(topology: Topology, actuals: Actuals) -> list[ProcessSpec]:
+        specs = dummies(topology, actuals)
+        return [replace(spec, env={"DUMMY_STAGE": env.get(spec.stage, "")}) for spec in specs]
+
+    begin = Generation(
+        generation=0, topology=topology, text=file.read_text(), reason="start", applied_ms=0
+    )
+    return Control(begin, file, state, Progress(), planner)
 
 
 @pytest.fixture
@@ -88,9 +97,9 @@ async def test_the_status_shows_every_process_ready(inside: Bus) -> None:
 
 
 async def test_stages_get_the_topology_and_the_streams_are_there(inside: Bus) -> None:
-    topology, generation = await read_topology(inside)
-    assert topology.pools["small"].kv_tokens == 4096
-    assert generation == (await ask(inside)).generation
+    found = await read_generation(inside)
+    assert found.topology.pools["small"].kv_tokens == 4096
+    assert found.generation == (await ask(inside)).generation
     await inside.js.stream_info(subjects.QUEUE_STREAM)
     await inside.js.stream_info(subjects.USAGE_STREAM)
 
