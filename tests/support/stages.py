@@ -32,12 +32,14 @@ def topology(source: str = "smollm2-135m-instruct", **changes: Any) -> Topology:
     return Topology.model_validate(sections | changes)
 
 
-def context(bus: Bus, address: BusAddress, state: Path, plan: Topology, stage: str) -> Context:
+def context(
+    bus: Bus, address: BusAddress, state: Path, plan: Topology, stage: str, suffix: str = "test"
+) -> Context:
     """What `stages.runtime.stage.live` would hand to a service."""
     launch = Launch(
         stage=stage,
         instance=f"{stage}-0",
-        incarnation=f"{stage}-0-test",
+        incarnation=f"{stage}-0-{suffix}",
         bus=address,
         state=state,
         spawned_ms=0,
