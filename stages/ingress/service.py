@@ -89,7 +89,15 @@ class IngressService:
 
     def counters(self) -> dict[str, float]:
         """Calls by outcome since start; `refused_<code>` for each error code met."""
-        return {"calls": 0, "admitted": 0, "refused": 0, "dropped": 0, "repeats": 0, **self._counts, **self._clients.counts}
+        return {
+            "calls": 0,
+            "admitted": 0,
+            "refused": 0,
+            "dropped": 0,
+            "repeats": 0,
+            **self._counts,
+            **self._clients.counts,
+        }
 
     def detail(self) -> dict[str, str]:
         """The egress processes that take sessions."""
