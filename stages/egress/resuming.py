@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from typing import Final
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random
@@ -74,6 +75,7 @@ class Resuming:
         await sink.send(Refused(request_id=request_id, error=error))
 
     async def _patiently(self, request_id: str, tenant: str, offset: int, sink: Sink) -> None:
+        began_s = time.monotonic()
         try:
             async for attempt in AsyncRetrying(
                 retry=retry_if_exception_type(NotYetError),
@@ -82,8 +84,8 @@ class Resuming:
                 reraise=True,
             ):
                 with attempt:
-                    since_s = attempt.retry_state.seconds_since_start or 0.0
-                    await self._once(request_id, tenant, offset, sink, since_s)
+                    waited_s = time.monotonic() - began_s
+                    await self._once(request_id, tenant, offset, sink, waited_s)
         except NotYetError:
             raise HeadraceError(
                 ErrorCode.NO_CAPACITY,
@@ -92,7 +94,7 @@ class Resuming:
             ) from None
 
     async def _once(
-        self, request_id: str, tenant: str, offset: int, sink: Sink, since_s: float
+        self, request_id: str, tenant: str, offset: int, sink: Sink, waited_s: float
     ) -> None:
         live = self._sessions.find(request_id)
         if request_id in self._moving or (live is not None and live.session.phase is Phase.OPENING):
@@ -102,16 +104,16 @@ class Resuming:
             return
         record = None if live is not None else await self._record(request_id)
         if record is None or record.tenant != tenant:
-            raise self._unknown(request_id, since_s)
+            raise self._unknown(request_id, waited_s)
         if record.complete is not None:
             await self._replay(record, offset, sink)
         else:
-            await self._take_over(record, offset, sink, since_s)
+            await self._take_over(record, offset, sink, waited_s)
 
-    def _unknown(self, request_id: str, since_s: float) -> Exception:
+    def _unknown(self, request_id: str, waited_s: float) -> Exception:
         """The same for a foreign id and for one that never was."""
         fresh = self._bus.connected_for_s() < RECENT_S
-        if since_s < (AFTER_RESTART_S if fresh else PATIENCE_S):
+        if waited_s < (AFTER_RESTART_S if fresh else PATIENCE_S):
             return NotYetError()
         return HeadraceError(
             ErrorCode.NOT_FOUND,
@@ -192,7 +194,7 @@ class Resuming:
     # Elsewhere
 
     async def _take_over(
-        self, record: SessionRecord, offset: int, sink: Sink, since_s: float
+        self, record: SessionRecord, offset: int, sink: Sink, waited_s: float
     ) -> None:
         request_id, here = record.request_id, self._sessions.egress
         self._moving.add(request_id)
@@ -201,7 +203,7 @@ class Resuming:
             others = [pool for pool in self._sessions.ending.topology.pools if pool != first]
             taken = await take(self._bus, request_id, record.tenant, here, (first, *others))
             if taken is None:  # it has just ended: its last record is on the way
-                raise self._unknown(request_id, since_s)
+                raise self._unknown(request_id, waited_s)
             # From here on queueing asks us about it, so we must know it.
             live = self._begin(taken.terms)
             known = await yielded(self._bus, request_id, record.egress, here)

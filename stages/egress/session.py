@@ -18,6 +18,7 @@ from stages.egress.moments import Moments
 from stages.egress.output import NOTHING, ChunkOut, End, Step
 
 UNSETTLED_MS: Final = 10_000.0
+ENDS: Final = frozenset(FinishReason)  # an attempt that was moved or lost ends no request
 
 
 class Phase(Enum):
@@ -99,7 +100,7 @@ class Session:
         self._accelerator_us[item.attempt] = item.accelerator_us
         self.cached_tokens = item.cached_tokens
         self.moments.frame(item.started_ms, sent_ms)
-        if item.finish is not None:
+        if item.finish in ENDS:
             self._final = item
 
     def _deliver(self, delivery: Delivery, start: int, now: float) -> Step:

@@ -50,9 +50,14 @@ def make_terms(
     door: Door = "grpc",
     tenant: str = "demo",
     egress: str = "egress-0-aaaa",
+    received: float = NOW,
+    resume_window_ms: int = 0,
+    key_id: str | None = None,
 ) -> AdmitReply:
     """What admission answers."""
-    stamps = Stamps(received=NOW, ingress=NOW + 1, routing=NOW + 2, stored=NOW + 4)
+    stamps = Stamps(
+        received=received, ingress=received + 1, routing=received + 2, stored=received + 4
+    )
     work = Work(
         request_id=request_id,
         tenant=tenant,
@@ -73,6 +78,8 @@ def make_terms(
         generation=3,
         metadata={"team": "a"},
         stamps=stamps,
+        resume_window_ms=resume_window_ms,
+        key_id=key_id,
     )
     return AdmitReply(work=work, prompt_tokens=7, position=0)
 

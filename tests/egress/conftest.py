@@ -102,10 +102,10 @@ class World:
         await self.may_answer.wait()
         await self.settle(self.answer(call))
 
-    async def send(self, *items: TokenItem) -> None:
+    async def send(self, *items: TokenItem, to: str = EGRESS) -> None:
         """One engine step."""
         frame = FRAME_ENCODER.encode(TokenFrame("small-0-bbbb", now_ms(), list(items)))
-        await self.bus.publish(subjects.tokens(EGRESS), frame)
+        await self.bus.publish(subjects.tokens(to), frame)
         await self.bus.client.flush()
 
     async def open(self, request_id: str, reply: str) -> None:

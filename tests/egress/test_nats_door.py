@@ -32,8 +32,8 @@ DOOR = subjects.session(EGRESS)
 class Inbox:
     """A client that listens."""
 
-    def __init__(self, world: World) -> None:
-        self.subject = f"_INBOX_demo.{new_request_id()}"
+    def __init__(self, world: World, tenant: str = "demo") -> None:
+        self.subject = f"{subjects.inbox(tenant)}.{new_request_id()}"
         self.messages: asyncio.Queue[Msg] = asyncio.Queue()
         self._client = world.bus.client
 

@@ -5,8 +5,8 @@ from collections.abc import Coroutine
 from typing import Any, cast
 
 from contracts.client import Accepted, Complete, FinishReason, Queued, Refused
-from contracts.frames import TokenFrame
 from contracts.errors import ErrorCode, ErrorInfo
+from contracts.frames import TokenFrame
 from contracts.internal import AdmitReply, Door, Settled
 from stages.egress.closed import Closed
 from stages.egress.ending import Ending
@@ -103,7 +103,7 @@ async def test_the_deadline_rings_once() -> None:
 
 
 async def test_opening_again_does_not_replace_a_session() -> None:
-    recorder, sessions = made()
+    _recorder, sessions = made()
     sessions.open(Session("r1", "nats", now_ms(), now_ms()), Listener())
     live = sessions._open["r1"]
     sessions.draining = True  # for new ones only
