@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 
 from stages.cli.bench.figures import Results
+from stages.cli.bench.http import suite as http
+from stages.cli.bench.lifecycle import suite as lifecycle
 from stages.cli.bench.pipeline import suite as pipeline
 
 
@@ -16,10 +18,14 @@ class Suite(StrEnum):
     """What can be measured."""
 
     PIPELINE = "pipeline"
+    HTTP = "http"
+    LIFECYCLE = "lifecycle"
 
 
 SUITES: Final[dict[Suite, Callable[[Callable[[str], None]], Results]]] = {
-    Suite.PIPELINE: pipeline.run
+    Suite.PIPELINE: pipeline.run,
+    Suite.HTTP: http.run,
+    Suite.LIFECYCLE: lifecycle.run,
 }
 
 
@@ -29,8 +35,8 @@ def bench(
 ) -> None:
     """Measure a suite on a private pipeline (free ports, temporary folder) and clean up.
 
-    `pipeline` takes about five minutes and wants an otherwise idle machine; progress goes to
-    stderr. Without --json a table says how each figure was measured, what its goal is and whether
+    `pipeline` takes about five minutes, `http` two, `lifecycle` (everything is killed and
+    changed once under load) ten; they want an otherwise idle machine. Progress goes to stderr. Without --json a table says how each figure was measured, what its goal is and whether
     it is met. Exit codes: 0 all goals met, 1 a goal missed, 130 interrupted.
     """
     begin = time.perf_counter()
