@@ -19,6 +19,7 @@ from tests.queueing.support import (
     running,
     until,
 )
+from tests.support.nats import flushed
 from tests.support.stages import topology
 
 P = {"model": "m", "kv_tokens": 4096, "buckets": [64, 256]}
@@ -50,6 +51,7 @@ async def test_a_bound_and_buckets_change_live(bus: Bus, queueing: Queueing) -> 
 async def test_a_new_pool_is_served(bus: Bus, queueing: Queueing) -> None:
     new = {"model": "m", "kv_tokens": 4096}
     await queueing.service.reconfigure(with_pools(p=P, q=Q, r=new), 2)
+    await flushed(queueing.bus)
     work = make_work(pool="r")
     await bus.request(subjects.admit("r"), work, AdmitReply, 10.0)
     assert "pool.r" in queueing.service.detail()
@@ -69,6 +71,7 @@ async def test_a_pool_that_holds_requests_may_not_go(
     await queueing.service.prepare(with_pools(p=P))
 
     await queueing.service.reconfigure(with_pools(q=Q), 2)  # one came in after all
+    await flushed(queueing.bus)
     with pytest.raises(HeadraceError, match="nobody serves"):
         await admit(bus, make_work())
     await egress.end(runs, FinishReason.STOP)
@@ -81,6 +84,7 @@ async def test_a_pool_that_holds_requests_may_not_go(
             await asyncio.sleep(0.02)
 
     await queueing.service.reconfigure(with_pools(p=P, q=Q), 3)  # and it comes back
+    await flushed(queueing.bus)
     await admit(bus, make_work())
     assert queueing.service.pools["p"].epoch == 2  # epochs go on
     assert queueing.service.pools["p"].ledger.ended["finished"] == 2

@@ -51,6 +51,11 @@ class NatsServer:
                 time.sleep(0.01)
         raise RuntimeError(f"nats-server did not start: exit code {self._process.poll()}")
 
+    def kill(self) -> None:
+        """As a crash does."""
+        self._process.kill()
+        self._process.wait(10)
+
     def stop(self) -> None:
         """End the process and wait for it."""
         self._process.terminate()
