@@ -66,7 +66,7 @@ class Changer:
         self._planner = planner
         self._host = host
         self._takeover = Takeover(bus, fleet)
-        self._retire = Retire(fleet, self._takeover)
+        self._retire = Retire(bus, fleet)
         self._turn = asyncio.Lock()
         self._taken = 0
         self.doing: str | None = None  # the change in progress and its step, for the status

@@ -61,7 +61,7 @@ def _stages(topology: Topology) -> Iterator[ProcessSpec]:
     replicas = {
         "ingress": topology.stages.ingress.replicas,
         "routing": 1,
-        "queueing": 1,
+        "queueing": topology.stages.queueing.replicas,
         "egress": topology.stages.egress.replicas,
         "metering": 1,
     }

@@ -6,11 +6,14 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from contracts.errors import ErrorCode, HeadraceError
+import nats.errors
+
+from contracts import subjects
 from contracts.lifecycle import Generation
 from stages.control.fleet import Fleet
 from stages.control.order import ProcessSpec, Steps
-from stages.control.takeover import Takeover, live
+from stages.control.takeover import live
+from stages.runtime.bus import Bus
 from stages.runtime.limits import DRAIN_S, END_S
 
 EMPTY_S: Final = 30.0  # a removed pool is empty but for what came in while it was being removed
@@ -24,17 +27,19 @@ log = logging.getLogger("headrace.change")
 class Retire:
     """Ends processes in order; none of their requests fails."""
 
-    def __init__(self, fleet: Fleet, takeover: Takeover) -> None:
+    def __init__(self, bus: Bus, fleet: Fleet) -> None:
+        self._bus = bus
         self._fleet = fleet
-        self._takeover = takeover
 
     async def all(self, surplus: Sequence[ProcessSpec], serves: Generation, tell: Tell) -> None:
         """Everything at once; executors of a removed pool once it is empty."""
-        gone = {one.pool for one in surplus if one.pool and one.pool not in serves.topology.pools}
-        held = bool(gone) and not await self._emptied(serves)
+        gone = _gone(surplus, serves)
+        held = bool(gone) and not await self._emptied(gone)
         waiting = [one for one in surplus if held and one.pool in gone]
         if waiting:
-            tell(f"{_names(waiting)} will stop once the last requests of {_words(gone)} have ended")
+            tell(
+                f"{_names(waiting)} will stop once the last requests of {', '.join(sorted(gone))} have ended"
+            )
         await self._stop([one for one in surplus if one not in waiting], tell)
 
     async def started(self, new: Collection[ProcessSpec], tell: Tell) -> None:
@@ -47,11 +52,10 @@ class Retire:
         ready = all(live(self._fleet.beat(one.instance)) for one in steps.wanted)
         if not steps.surplus or not ready:
             return
-        gone = {one.pool for one in steps.surplus if one.pool not in serves.topology.pools}
-        held = bool(gone - {None}) and not await self._empty(serves)
-        log.warning("%s: not wanted, to be stopped", _names(steps.surplus))
+        gone = _gone(steps.surplus, serves)
+        held = bool(gone) and not await self._empty(gone)
         await self._stop(
-            [one for one in steps.surplus if not (held and one.pool in gone and one.pool)], log.info
+            [one for one in steps.surplus if not (held and one.pool in gone)], log.warning
         )
 
     async def _stop(self, surplus: Sequence[ProcessSpec], tell: Tell) -> None:
@@ -63,29 +67,39 @@ class Retire:
         )
         tell(f"stopped {_names(surplus)}")
 
-    async def _emptied(self, serves: Generation) -> bool:
+    async def _emptied(self, pools: Collection[str]) -> bool:
         deadline = time.monotonic() + EMPTY_S
-        while not await self._empty(serves):
+        while not await self._empty(pools):
             if time.monotonic() > deadline:
                 return False
-            await asyncio.sleep(_LOOK_S)
         return True
 
-    async def _empty(self, serves: Generation) -> bool:
-        """Queueing says no (conflict) to a topology without a pool that still holds requests."""
-        queueing = [one.instance for one in self._fleet.specs().values() if one.stage == "queueing"]
-        try:
-            await self._takeover.prepare(serves, queueing)
-        except HeadraceError as error:
-            if error.info.code != ErrorCode.CONFLICT:
-                log.warning("whether the pool is empty is not known: %s", error)
-            return False
+    async def _empty(self, pools: Collection[str]) -> bool:
+        """Nothing is stored at two looks: what was being admitted at the switch has been by then."""
+        for last in (False, True):
+            try:
+                if any([await stored_requests(self._bus, pool) for pool in pools]):
+                    await asyncio.sleep(_LOOK_S)
+                    return False
+            except (OSError, TimeoutError, nats.errors.Error) as error:
+                log.warning("whether a removed pool is empty is not known: %r", error)
+                await asyncio.sleep(_LOOK_S)
+                return False
+            if not last:
+                await asyncio.sleep(_LOOK_S)
         return True
+
+
+async def stored_requests(bus: Bus, pool: str) -> int:
+    """Accepted requests of a pool that have not ended."""
+    subject = subjects.stored(pool)
+    info = await bus.js.stream_info(subjects.QUEUE_STREAM, subjects_filter=subject)
+    return int((info.state.subjects or {}).get(subject, 0))
 
 
 def _names(specs: Sequence[ProcessSpec]) -> str:
     return ", ".join(one.instance for one in specs)
 
 
-def _words(pools: Collection[str | None]) -> str:
-    return ", ".join(sorted(one for one in pools if one))
+def _gone(surplus: Sequence[ProcessSpec], serves: Generation) -> set[str]:
+    return {one.pool for one in surplus if one.pool and one.pool not in serves.topology.pools}

@@ -207,7 +207,7 @@ async def test_a_change_made_for_another_generation_is_refused(site: Site) -> No
 
 
 async def test_a_generation_written_by_someone_else_meanwhile_is_not_overwritten(
-    site: Site,
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def meanwhile(*_: Any) -> int:
         found = await site.generations.spec()
@@ -216,7 +216,7 @@ async def test_a_generation_written_by_someone_else_meanwhile_is_not_overwritten
         await site.generations.commit(other, found.revision)
         return 0
 
-    site.changer._takeover.prepare = meanwhile  # type: ignore[method-assign]
+    monkeypatch.setattr(site.changer._takeover, "prepare", meanwhile)
     with pytest.raises(HeadraceError, match="another change was made meanwhile"):
         await site.apply(MORE)
     assert await site.serving() == 9
@@ -245,22 +245,18 @@ async def test_a_removed_pool_that_still_holds_requests_keeps_its_executors(
     """What was admitted between the question and the switch still runs."""
     await site.apply(BIG)
     monkeypatch.setattr("stages.control.retire.EMPTY_S", 0.0)
-    ask = site.changer._takeover.prepare
-
-    async def then_one_comes(*call: Any) -> int:
-        answer = await ask(*call)
-        site.fleet.wish("queueing-0", "prepare", "pool q holds 1 running request")
-        return answer
-
-    monkeypatch.setattr(site.changer._takeover, "prepare", then_one_comes)
+    await site.bus.store(subjects.stored("q"), b"{}", "request:0", deadline_s=5)
     assert await site.apply(FIRST) == "generation 3 serves"
-    monkeypatch.setattr(site.changer._takeover, "prepare", ask)
-    assert "q-0" in site.who()
+    assert "q-0 will stop once the last requests of q have ended" in site.steps
     await site.changer.repair()
     assert "q-0" in site.who()
-    site.fleet.wish("queueing-0", "prepare", None)
+    assert await site.changer.astray() == [
+        "q-0 is surplus: its pool is gone, it stops once that is empty"
+    ]
+    await site.bus.js.purge_stream(subjects.QUEUE_STREAM)
     await site.changer.repair()
     assert "q-0" not in site.who()
+    assert await site.changer.astray() == []
 
 
 async def test_what_a_control_that_died_before_the_switch_started_is_ended(site: Site) -> None:

@@ -80,7 +80,16 @@ def test_readiness_of_an_earlier_incarnation_does_not_count() -> None:
 def test_the_plan_has_every_process_of_the_topology_with_its_threads() -> None:
     specs = plan(topology(a={"executors": {"min": 2, "max": 2}, "threads": 3}, b={}))
     assert [spec.instance for spec in specs] == [
-        *("a-0", "ingress-0", "routing-0", "queueing-0", "egress-0", "egress-1", "metering-0"),
+        *(
+            "a-0",
+            "ingress-0",
+            "routing-0",
+            "queueing-0",
+            "queueing-1",
+            "egress-0",
+            "egress-1",
+            "metering-0",
+        ),
         *("a-1", "b-0"),
     ]
     assert specs[0].env["OMP_NUM_THREADS"] == "3"
