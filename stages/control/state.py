@@ -142,6 +142,10 @@ class StateFolder:
         except (OSError, ValidationError):
             return None
 
+    def looked_after(self) -> Identity | None:
+        """The control or watchdog that is on here, also before and after it has a state."""
+        return self.holder("control") or self.holder("watchdog")
+
     def running(self) -> RunState | None:
         """The state, if its control process is alive."""
         state = self.read()
