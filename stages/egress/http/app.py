@@ -93,7 +93,7 @@ class HttpApp:
             asked = translate(verb, raw)
             if asked.n > 1:
                 raise unsupported("n", "a stream of several answers cannot be resumed yet")
-            return self._calls.resume(asked, place, caller)
+            return self._calls.resume(asked, place, caller, request.state.request_id)
 
         return begin
 
@@ -111,7 +111,8 @@ class HttpApp:
                 stream=_flag(request, "stream"),
                 include_usage=_flag(request, "include_usage"),
             )
-            return self._calls.resume(asked, place, caller_of(request.headers))
+            caller = caller_of(request.headers)
+            return self._calls.resume(asked, place, caller, request.state.request_id)
 
         return read
 

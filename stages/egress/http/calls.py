@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from contracts.client import MAX_REQUEST_BYTES, ModelList, Refused, ResumeRequest
+from pydantic_core import to_json
+
+from contracts.client import MAX_REQUEST_BYTES, ModelList, Refused
 from contracts.errors import HeadraceError
 from contracts.internal import ClientCall, Settled, Verb
 from stages.egress.admission import admit, ask, who_resumes
@@ -122,15 +124,15 @@ class Calls:
         await self._sessions.settle(settled)
         return settled
 
-    def resume(self, asked: Asked, place: Place, caller: Caller) -> Reply:
+    def resume(self, asked: Asked, place: Place, caller: Caller, call_id: str) -> Reply:
         """Go on with a request, running or finished, after `place`."""
         inbox = Inbox()
         sink = HttpSink(inbox, 0, self.buffer_chunks if asked.stream else UNBOUNDED)
-        wanted = ResumeRequest(request_id=place.request_id, offset=place.offset)
-        call = self._call("resume", wanted.model_dump_json(), caller)
+        wanted = {"request_id": place.request_id, "offset": place.offset}  # ingress checks it
+        call = self._call("resume", to_json(wanted).decode(), caller)
         self._bus.spawn(self._attach(call, place, inbox, sink))
         leave = partial(self._leave, [sink])
-        return Reply(asked, inbox, place.request_id, leave, begun=place.offset > 0)
+        return Reply(asked, inbox, call_id, leave, begun=place.offset > 0)
 
     async def _attach(self, call: ClientCall, place: Place, inbox: Inbox, sink: HttpSink) -> None:
         """Who is it, then go on; what fails is told to the sink."""

@@ -57,6 +57,7 @@ _IDEMPOTENCY: Final = {
     "schema": {"type": "string", "minLength": 1, "maxLength": 256},
     "description": "the same key and body within 24 h are the same request, run and billed once",
 }
+_ENVELOPE: Final = {"$ref": "#/components/schemas/ErrorEnvelope"}
 _SECURITY: Final[list[dict[str, list[str]]]] = [{"bearer": []}]
 
 
@@ -76,7 +77,17 @@ def _answered(verb: Verb, statuses: Sequence[int]) -> Responses:
     """A whole answer, or events; and the failures."""
     chunk = ChatChunk if verb == "chat" else TextChunk
     reference = {"$ref": f"#/components/schemas/{chunk.__name__}"}
-    events = {"schema": {"type": "string", "description": "events"}, "x-event-data": reference}
+    event = {
+        "type": "object",
+        "description": "one event; the data of the last is [DONE]",
+        "required": ["data"],
+        "properties": {
+            "id": {"type": "string", "description": "for Last-Event-ID"},
+            "event": {"const": "message"},
+            "data": {"type": "string", "description": f"JSON of {chunk.__name__}, or an error"},
+        },
+    }
+    events = {"schema": event, "x-event-data": {"anyOf": [reference, _ENVELOPE]}}
     success = {
         "description": "the answer: one JSON object, or events with stream: true",
         "content": {"text/event-stream": events},

@@ -11,7 +11,7 @@ from nats.aio.msg import Msg
 
 from contracts import subjects
 from contracts.client import ResumeRequest
-from contracts.errors import ErrorCode, HeadraceError
+from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.internal import AdmitReply, ClientCall, Settled, Stamps
 from stages.egress.http import schemas
 from stages.runtime.clock import now_ms
@@ -123,6 +123,22 @@ async def test_a_finished_answer_can_be_read_again(
     assert text_of(rest.text) == "c"
     as_text = await web.get(f"/v1/completions/{request_id}")
     assert schemas.TextCompletion.model_validate_json(as_text.content).choices[0].text == "abc"
+
+
+@pytest.mark.parametrize("odd", ["%F0%94%A6%9D", "x" * 200, "%00", "*"])
+async def test_an_id_that_never_was(known: World, web: httpx2.AsyncClient, odd: str) -> None:
+    refused = ErrorInfo(code=ErrorCode.NOT_FOUND, message="no such request", field="request_id")
+    await known.ingress.unsubscribe()
+
+    async def answer(call: ClientCall, _: Msg) -> Settled:
+        return Settled(request_id=call.request_id, error=refused)
+
+    await known.bus.serve(subjects.ingress(0), ClientCall, answer)
+    await known.bus.client.flush()
+    response = await web.get(f"{CHAT}/{odd}")
+    assert response.status_code == 404
+    assert schemas.ErrorEnvelope.model_validate_json(response.content).error.param == "request_id"
+    assert len(response.headers["x-request-id"]) == 36
 
 
 async def test_who_may_not_resume(known: World, web: httpx2.AsyncClient) -> None:
