@@ -1,10 +1,13 @@
 """What several commands share: options, exit codes, printing."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+
+from stages.control.state import StateFolder
 
 OK: Final = 0
 FAILED: Final = 1
@@ -17,6 +20,12 @@ StateOption = Annotated[
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 STATE: Final = Path(".headrace")
+
+
+def hint(command: str, folder: StateFolder) -> str:
+    """A command to type next, with `--state` where it is needed."""
+    elsewhere = folder.root != STATE.absolute()
+    return f"`headrace {command}{f' --state {shlex.quote(str(folder.root))}' if elsewhere else ''}`"
 
 
 def print_json(value: Any) -> None:

@@ -269,7 +269,9 @@ class Control:
             await self._reporter.look(self._bus, self.current.topology)
         astray = []
         if self._changes is not None:
-            with contextlib.suppress(HeadraceError):  # the bus is away: the rest is told all the same
+            with contextlib.suppress(
+                HeadraceError
+            ):  # the bus is away: the rest is told all the same
                 astray = await self._changes.astray()
         return self.status().model_copy(update={"astray": astray})
 
