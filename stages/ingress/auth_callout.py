@@ -10,6 +10,7 @@ from nats.aio.msg import Msg
 from contracts import subjects
 from contracts.errors import ErrorCode, HeadraceError
 from stages.ingress.access import Access, Caller
+from stages.ingress.refusals import Refusals
 from stages.ingress.user_jwt import Issuer, claims_of, parse_connection_name
 from stages.runtime.bus import Bus
 
@@ -30,6 +31,7 @@ class AuthCallout:
         self._issuer = issuer
         self._access = access
         self._now_ms = now_ms
+        self._refusals = Refusals()
         self.counts = {"nats_clients": 0, "nats_refused": 0, "nats_dropped": 0}
 
     async def start(self) -> None:
@@ -59,9 +61,9 @@ class AuthCallout:
             # An unknown user may be a key in the wrong field: the log has known names only.
             named = tenant if tenant in self._access().tenants else "not a tenant"
             place = asked.get("client_info", {}).get("host", "?")
-            log.warning(
-                "refused a NATS client at %s (user: %s): %s", place, named, error.info.message
-            )
+            why = f"at {place} (user: {named}): {error.info.code.value}: {error.info.message}"
+            for line in self._refusals.lines(why, now_s):
+                log.warning("refused a NATS client %s", line)
             return self._issuer.answer(nkey, server, now_s, error=error.info.code.value)
         self.counts["nats_clients"] += 1
         return self._issuer.answer(nkey, server, now_s, jwt=self._issuer.user(nkey, caller, now_s))

@@ -15,6 +15,8 @@ from stages.runtime.clock import now_ms
 from stages.runtime.loops import forever
 from stages.runtime.stage import Context
 
+# Egress ends the streams of a key that is no more at the same time: their clients hear it first.
+FIRST_S: Final = 0.25
 AGAIN_S: Final = 0.3
 SELDOM_S: Final = 10.0
 
@@ -72,6 +74,8 @@ class Clients:
         self._changed.clear()
         assert self._callout is not None
         try:
+            if again:
+                await asyncio.sleep(FIRST_S)
             await self._callout.sweep()
             if again:
                 await asyncio.sleep(AGAIN_S)

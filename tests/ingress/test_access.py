@@ -5,6 +5,7 @@ import pytest
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.topology import KeySection, TenantSection, key_id
 from stages.ingress.access import Access, bearer_key
+from stages.ingress.refusals import Refusals
 from tests.support.stages import KEY, OTHER_KEY, key_hash, topology
 
 NOW = 1_700_000_000_000.0
@@ -81,6 +82,14 @@ def test_only_the_keys_of_now_hold_a_connection() -> None:
     assert not access.holds("other", mine, NOW)
     assert not access.holds("acme", "0" * 12, NOW)
     assert not bounded(expires=END).holds("acme", mine, NOW)
+
+
+def test_refusals_are_told_at_once_and_then_summed_up() -> None:
+    refusals = Refusals()
+    assert list(refusals.lines("a", 100.0)) == ["a"]
+    assert [list(refusals.lines("a", 100.0 + number)) for number in range(1, 4)] == [[]] * 3
+    assert list(refusals.lines("b", 104.0)) == ["b"]
+    assert list(refusals.lines("a", 110.0)) == ["a (3 more like this before)"]
 
 
 def test_the_bearer_header_in_any_case() -> None:
