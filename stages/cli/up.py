@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from stages.cli.common import FAILED, STATE, JsonOption, StateOption, fail, hint, print_json
+from stages.cli.common import (
+    FAILED,
+    STATE,
+    FileArgument,
+    JsonOption,
+    StateOption,
+    TopologyOption,
+    fail,
+    hint,
+    print_json,
+    topology_file,
+)
 from stages.cli.progress_view import View
 from stages.cli.starting import Starting
 from stages.control.machine import check_machine
@@ -17,9 +28,8 @@ CONTROL = "stages.control"
 
 
 def up(
-    topology: Annotated[
-        Path, typer.Option("--topology", metavar="FILE", help="The system to run.")
-    ] = Path("topology.yaml"),
+    file: FileArgument = None,
+    topology_option: TopologyOption = None,
     state: StateOption = STATE,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return once all is ready; `headrace down` stops it.")
@@ -35,6 +45,7 @@ def up(
     0 after a clean stop (with --detach: once all is ready), 1 when it cannot start. With --json each
     step is one JSON object a line; with --detach only the last is printed.
     """
+    topology = topology_file(file, topology_option)
     folder = StateFolder(state)
     _refuse_second(folder, as_json)
     _refuse_mistakes(topology, folder, as_json)
