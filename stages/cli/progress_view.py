@@ -29,6 +29,7 @@ class View:
         self._failed = False
         self._stopping = False
         self._down = False
+        self._welcomed = False
         self._say(f"Starting {topology} (state and logs in {folder.root})")
 
     def follow(self, pipeline: Starting) -> int:
@@ -99,7 +100,8 @@ class View:
             case "applied" | "refused":
                 self._say(f"  {event['event']}: {event['reason']}")
             case "up":
-                self._say(self._welcome(event))
+                self._say("  control works again" if self._welcomed else self._welcome(event))
+                self._welcomed = True
             case "stopping":
                 self._say("Stopping what was started" if self._failed else "Stopping")
             case "failed":

@@ -12,8 +12,10 @@ from rich.text import Text
 
 from contracts import subjects
 from contracts.errors import HeadraceError
-from contracts.status import Conservation, ProcessStatus, StatusCall, StatusReport
-from stages.cli.common import FAILED, NOT_RUNNING, OK, STATE, JsonOption, StateOption, fail
+from contracts.status import Conservation, ProcessStatus, QueueStatus, StatusCall, StatusReport
+from stages.cli.common import FAILED, NOT_RUNNING, OK, STATE, JsonOption, StateOption, fail, hint
+from stages.control.adoption import find
+from stages.control.report import watchdog_note
 from stages.control.state import StateFolder
 from stages.runtime.bus import Bus
 
@@ -46,25 +48,35 @@ def status(
 
 
 def _ask(folder: StateFolder, as_json: bool) -> StatusReport:
-    known = folder.read()
-    if known is None:
-        raise fail(
-            f"not running in {folder.root}; start it with `headrace up`", as_json, NOT_RUNNING
-        )
-    if not known.control.alive:
-        left = known.leftovers()
-        code = FAILED if left else NOT_RUNNING
-        rest = f"; {len(left)} processes are left, `headrace down` ends them" if left else ""
-        raise fail(f"control is not running in {folder.root}{rest}", as_json, code)
+    control = folder.holder("control")
+    if control is None:
+        said, code = _without_control(folder)
+        raise fail(said, as_json, code)
     try:
         return asyncio.run(_request(folder))
     except (OSError, TimeoutError, nats.errors.Error, HeadraceError) as error:
         said = str(error) or type(error).__name__
         raise fail(
-            f"control runs (pid {known.control.pid}) but does not answer: {said}; "
+            f"control runs (pid {control.pid}) but does not answer: {said}; "
             f"its log is {folder.log('control')}",
             as_json,
         ) from None
+
+
+def _without_control(folder: StateFolder) -> tuple[str, int]:
+    """What the files tell when control does not run, and the exit code for it."""
+    left = find(folder).living
+    watchdog = folder.holder("watchdog")
+    if watchdog is not None:
+        note = watchdog_note(folder)
+        why = f": {note.last_error} ({note.restarts} times so far)" if note.restarts else ""
+        return f"control is being started by its watchdog (pid {watchdog.pid}){why}", FAILED
+    if left:
+        return (
+            f"control is not running in {folder.root}; {len(left)} processes are left: "
+            f"{hint('up', folder)} takes them over, {hint('down', folder)} ends them"
+        ), FAILED
+    return f"not running in {folder.root}; start it with {hint('up', folder)}", NOT_RUNNING
 
 
 async def _request(folder: StateFolder) -> StatusReport:
@@ -79,15 +91,17 @@ async def _request(folder: StateFolder) -> StatusReport:
 
 
 def render(report: StatusReport) -> RenderableType:
-    """The report for a terminal."""
+    """The report for a terminal of 80 columns or more."""
     parts: list[RenderableType] = [_headline(report)]
     parts += [Text(f"  ✗ {problem}", style="red") for problem in report.problems]
+    notes = (report.change and f"changing: {report.change}", report.drift, *report.astray)
+    parts += [Text(f"  ! {note}", style="yellow") for note in notes if note]
     parts.append(_table(report))
+    parts += [_queue(one) for one in report.queues]
     if report.conservation is not None:
         parts.append(_law(report.conservation))
-    doors = report.addresses
-    told = f"NATS {doors.nats}   gRPC {doors.grpc}   HTTP http://{doors.http}/v1"
-    parts.append(Text(told, style="dim"))
+    parts.append(Text(_supervision(report), style="dim"))
+    parts.append(Text(_addresses(report), style="dim"))
     return Group(*parts)
 
 
@@ -101,40 +115,74 @@ def _headline(report: StatusReport) -> Text:
 
 def _table(report: StatusReport) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("process", "state", "pid", "up", "ready in", "restarts", "now"):
-        right = name in ("pid", "up", "ready in", "restarts")
+    for name in ("process", "state", "gen", "pid", "up", "restarts", "now"):
+        right = name in ("gen", "pid", "up", "restarts")
         table.add_column(name, justify="right" if right else "left", header_style="dim")
     for one in (report.bus, *report.stages, *report.executors):
+        late = one.generation is not None and one.generation != report.generation
         table.add_row(
             one.instance,
             Text(one.phase.replace("_", " "), _COLOURS.get(one.phase, "yellow")),
+            Text(str(one.generation or ""), "yellow" if late else ""),
             str(one.pid or ""),
             _span(one.uptime_s) if one.uptime_s is not None else "",
-            f"{one.startup_ms:.0f} ms" if one.startup_ms is not None else "",
             str(one.restarts),
-            _now(one),
+            _now(one, report),
         )
     return table
 
 
-def _now(one: ProcessStatus) -> str:
-    """The two or three figures worth a glance."""
+def _now(one: ProcessStatus, report: StatusReport) -> str:
+    """The two or three facts worth a glance."""
     if one.pool is not None:
-        running = one.counters.get("num_requests_running", 0)
-        device = one.detail.get("device", "")
-        return f"{running:.0f} running  {device}".strip()
+        return _executor(one)
     if one.stage == "queueing":
-        return f"{one.counters.get('queued', 0):.0f} queued"
+        owned = [queue.pool for queue in report.queues if queue.owner == one.incarnation]
+        owner = f"owns {', '.join(owned)}" if owned else "standby" if report.queues else ""
+        return ", ".join(
+            part for part in (f"{one.counters.get('queued', 0):.0f} queued", owner) if part
+        )
     return ""
 
 
+def _executor(one: ProcessStatus) -> str:
+    """Load and identity: device, share of the machine, zone, fingerprint."""
+    said = one.detail
+    parts = [f"{one.counters.get('num_requests_running', 0):.0f} running", said.get("device", "")]
+    parts += [f"{said['fraction']} of it"] if "fraction" in said else []
+    parts += [f"zone {said['zone']}"] if "zone" in said else []
+    parts += [said["fingerprint"][:12]] if said.get("fingerprint") else []
+    return ", ".join(part for part in parts if part)
+
+
+def _queue(one: QueueStatus) -> Text:
+    if one.owner is None:
+        return Text(f"queue {one.pool}: nobody owns it", "red")
+    standby = f", standby {', '.join(one.standby)}" if one.standby else ", no standby"
+    return Text(f"queue {one.pool}: {one.owner}, epoch {one.epoch}{standby}")
+
+
 def _law(law: Conservation) -> Text:
-    parts = " + ".join(
-        f"{getattr(law, name)} {name}"
-        for name in ("finished", "cancelled", "failed", "expired", "running", "queued")
-    )
+    """What is zero is left out."""
+    names = ("finished", "cancelled", "failed", "expired", "running", "queued")
+    parts = [f"{getattr(law, name)} {name}" for name in names if getattr(law, name)]
     verdict = ("balanced", "green") if law.balanced else ("NOT balanced", "bold red")
-    return Text.assemble(f"{law.accepted} accepted = {parts}   ", verdict)
+    return Text.assemble(f"{law.accepted} accepted = {' + '.join(parts) or '0'}   ", verdict)
+
+
+def _supervision(report: StatusReport) -> str:
+    control = f"control {report.pid}, restarted {report.control.restarts} times"
+    if report.control.last_error:
+        control += f" ({report.control.last_error.partition(';')[0]})"
+    if report.watchdog is None:
+        return f"{control}   no watchdog"
+    return f"{control}   watchdog {report.watchdog.pid or 'none'}"
+
+
+def _addresses(report: StatusReport) -> str:
+    where = report.addresses
+    parts = (("NATS", where.nats), ("gRPC", where.grpc), ("HTTP", where.http))
+    return "   ".join(f"{name} {address}" for name, address in parts if address)
 
 
 def _span(seconds: float) -> str:

@@ -64,7 +64,10 @@ def up(
             number: signal.signal(number, starting.on_signal)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
-        watched = starting.begin()
+        try:
+            watched = starting.begin()
+        finally:
+            claim.truncate(0)  # signs nothing any more: `down` need not wait for us
     try:
         if not watched:
             raise fail(starting.why(), as_json)

@@ -120,12 +120,17 @@ class Reporter:
         ]
 
     def _control(self) -> ControlStatus:
-        try:
-            note = json.loads(self._folder.watchdog.read_bytes()) | {"pid": os.getpid()}
-            healthy = time.monotonic() - self._began_s >= HEALTHY_S
-            return ControlStatus.model_validate(note | ({"in_a_row": 0} if healthy else {}))
-        except (OSError, ValueError):  # never ended abnormally
-            return ControlStatus(pid=os.getpid())
+        note = watchdog_note(self._folder)
+        healthy = time.monotonic() - self._began_s >= HEALTHY_S
+        return note.model_copy(update={"pid": os.getpid()} | ({"in_a_row": 0} if healthy else {}))
+
+
+def watchdog_note(folder: StateFolder) -> ControlStatus:
+    """What the watchdog has written down about control's ends (its pid is not among it)."""
+    try:
+        return ControlStatus.model_validate(json.loads(folder.watchdog.read_bytes()) | {"pid": 0})
+    except (OSError, ValueError):  # it has never ended abnormally
+        return ControlStatus(pid=0)
 
 
 async def _owner(bucket: Any, pool: str) -> OwnerRecord | None:

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from stages.cli import app
+from stages.control.adoption import find
 from stages.control.process import Identity, identify
 from stages.control.state import ProcessRecord, RunState, StateFolder
 from tests.support.topologies import write_topology
@@ -123,24 +124,48 @@ def test_interrupting_the_foreground_stops_everything(file: Path, tmp_path: Path
     assert state.leftovers() == []
 
 
-def test_after_control_was_killed_status_says_so_and_up_starts_afresh(
+def killed_at_once(folder: StateFolder) -> RunState:
+    """Kill watchdog and control, so that nobody starts the other again; returns what was left."""
+    before = folder.read()
+    assert before is not None
+    for role in ("watchdog", "control"):
+        holder = folder.holder(role)  # type: ignore[arg-type]
+        assert holder is not None
+        holder.send(signal.SIGSTOP)  # else control would start a watchdog meanwhile
+    for role in ("watchdog", "control"):
+        holder = folder.holder(role)  # type: ignore[arg-type]
+        assert holder is not None
+        holder.send(signal.SIGKILL)
+    until(lambda: folder.looked_after() is None)
+    return before
+
+
+def test_what_control_and_watchdog_left_is_taken_over_by_up(
     headrace: Headrace, file: Path, tmp_path: Path
 ) -> None:
     assert headrace("up", "--topology", str(file), "--detach").returncode == 0
     folder = StateFolder(tmp_path / "state")
-    before = folder.read()
-    assert before is not None
-    os.kill(before.control.pid, signal.SIGKILL)
-    until(lambda: not before.control.alive)
+    before = killed_at_once(folder)
     status = headrace("status")
     assert status.returncode == 1
-    assert "7 processes are left" in status.stderr
+    assert "processes are left: `headrace up --state" in status.stderr
     up = headrace("up", "--topology", str(file), "--detach")
     assert up.returncode == 0, up.stderr
-    assert before.leftovers() == []
+    assert "taken over: " in up.stdout
     after = folder.running()
     assert after is not None
-    assert identify(after.control.pid) is not None
+    assert pids(after) == pids(before)
+    file.write_text(file.read_text().replace('"kv_tokens": 4096', '"kv_tokens": 8192'))
+    killed_at_once(folder)
+    up = headrace("up", "--topology", str(file), "--detach")
+    assert up.returncode == 0, up.stderr
+    assert "ending what is left of another topology" in up.stdout
+    assert before.leftovers() == []
+
+
+def pids(state: RunState) -> dict[str, int]:
+    """Of every process by name."""
+    return {one.instance: one.identity.pid for one in state.processes}
 
 
 def test_down_names_what_even_sigkill_does_not_end(
@@ -174,15 +199,55 @@ def test_down_names_what_even_sigkill_does_not_end(
     assert folder.read() is not None, "a later down still finds it"
 
 
-def test_down_ends_what_a_killed_control_left(
+def test_down_ends_what_control_and_watchdog_left(
     headrace: Headrace, file: Path, tmp_path: Path
 ) -> None:
     assert headrace("up", "--topology", str(file), "--detach").returncode == 0
-    before = StateFolder(tmp_path / "state").read()
-    assert before is not None
-    os.kill(before.control.pid, signal.SIGKILL)
-    until(lambda: not before.control.alive)
+    before = killed_at_once(StateFolder(tmp_path / "state"))
     down = headrace("down", "--json")
     assert down.returncode == 0
-    assert json.loads(down.stdout) == {"was_running": False, "clean": True, "left_over": 7}
+    left = len(before.processes)
+    assert json.loads(down.stdout) == {"was_running": False, "clean": True, "left_over": left}
     assert before.leftovers() == []
+
+
+def test_a_second_down_waits_and_forces_nothing(
+    headrace: Headrace, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DUMMY_STAGE", "slow")
+    assert headrace("up", "--topology", str(file), "--detach").returncode == 0
+    words = command("down", "--state", str(tmp_path / "state"))
+    first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    progress = StateFolder(tmp_path / "state").progress
+    until(lambda: "stopping" in progress.read_text())
+    second = headrace("down")
+    said, _ = first.communicate(timeout=120)
+    assert second.returncode == first.returncode == 0
+    assert "Stopped." in said
+    log = (tmp_path / "state" / "logs" / "ingress-0.log").read_text()
+    assert "drained" in log, "it had the time it needs"
+
+
+def test_down_right_after_up_was_typed(headrace: Headrace, file: Path, tmp_path: Path) -> None:
+    words = ("up", "--topology", str(file), "--detach", "--state", str(tmp_path / "state"))
+    folder = StateFolder(tmp_path / "state")
+    with subprocess.Popen(command(*words), stdout=subprocess.DEVNULL) as process:
+        until(lambda: (folder.holder("up") or folder.looked_after()) is not None)
+        assert headrace("down").returncode == 0
+        assert folder.looked_after() is None
+        assert process.wait(120) == 1
+    assert folder.read() is None
+    assert find(folder).living == []
+
+
+def test_a_killed_foreground_up_leaves_the_pipeline_running(
+    headrace: Headrace, file: Path, tmp_path: Path
+) -> None:
+    words = ("up", "--topology", str(file), "--state", str(tmp_path / "state"), "--json")
+    with subprocess.Popen(command(*words), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if json.loads(line)["event"] == "up":
+                process.kill()
+    assert headrace("status").returncode == 0
+    assert headrace("down").returncode == 0

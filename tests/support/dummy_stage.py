@@ -1,5 +1,6 @@
 """The smallest real stage, for tests of control: `python -m tests.support.dummy_stage --launch FILE`."""
 
+import asyncio
 import os
 
 from contracts import subjects
@@ -9,7 +10,7 @@ from contracts.usage import IntervalEvent, Price
 from stages.runtime.clock import now_ms
 from stages.runtime.stage import Context, main
 
-MODE = "DUMMY_STAGE"  # crash: ends at its start; empty: serves
+MODE = "DUMMY_STAGE"  # crash: ends at its start; slow: drains for a second; empty: serves
 
 
 class Dummy:
@@ -65,6 +66,9 @@ class Dummy:
 
     async def drain(self) -> None:
         """Nothing runs here."""
+        if os.environ.get(MODE) == "slow":
+            await asyncio.sleep(1.0)
+            print("drained", flush=True)
 
     def counters(self) -> dict[str, float]:
         """What queueing would count."""
