@@ -9,7 +9,7 @@ import pytest
 from nats.aio.msg import Msg
 
 from contracts import subjects
-from contracts.client import CancelReply, CancelRequest
+from contracts.client import CancelReply, CancelRequest, ResumeRequest
 from contracts.frames import FRAME_ENCODER, TokenFrame, TokenItem
 from contracts.internal import (
     CancelNotice,
@@ -17,6 +17,7 @@ from contracts.internal import (
     ClientCall,
     Done,
     OpenSession,
+    ResumeSession,
     Settled,
     SettleSession,
 )
@@ -48,6 +49,7 @@ class World:
         self.service = service
         self.grpc = address
         self.http = service._http.address
+        self.resumed_at = EGRESS  # for NATS clients
         self.calls: list[ClientCall] = []
         self.notices: list[CancelNotice] = []
         self.may_answer = asyncio.Event()
@@ -70,6 +72,9 @@ class World:
     async def _on_call(self, call: ClientCall, _: Msg) -> Settled | CancelReply:
         if call.verb == "cancel":
             return await self._cancel(call.body)
+        if call.verb == "resume":
+            wanted = ResumeRequest.model_validate_json(call.body).request_id
+            return Settled(request_id=wanted, same_as=wanted, tenant="demo")
         self.calls.append(call)
         await self.may_answer.wait()
         return self.answer(call)
@@ -86,6 +91,9 @@ class World:
         if verb == "cancel":
             await self.bus.publish(msg.reply, await self._cancel(msg.data))
             return
+        if verb == "resume":
+            await self._resume(msg)
+            return
         request_id = new_request_id()
         call = ClientCall(
             request_id=request_id,
@@ -101,6 +109,17 @@ class World:
         await self.open(request_id, msg.reply)
         await self.may_answer.wait()
         await self.settle(self.answer(call))
+
+    async def _resume(self, msg: Msg) -> None:
+        wanted = ResumeRequest.model_validate_json(msg.data)
+        call = ResumeSession(
+            request_id=wanted.request_id,
+            tenant="demo",
+            offset=wanted.offset,
+            reply=msg.reply,
+            received_ms=now_ms(),
+        )
+        await self.bus.publish(subjects.session(self.resumed_at), call)
 
     async def send(self, *items: TokenItem, to: str = EGRESS) -> None:
         """One engine step."""

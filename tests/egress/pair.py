@@ -145,8 +145,10 @@ class Pair:
 
 
 @contextlib.asynccontextmanager
-async def paired(world: World, address: BusAddress, folder: Path) -> AsyncIterator[Pair]:
-    """Start the second egress and everything around both."""
+async def paired(
+    world: World, address: BusAddress, folder: Path, *, alone: bool = True
+) -> AsyncIterator[Pair]:
+    """Start the second egress; `alone`: and an executor and an owner."""
     grpc_address = f"127.0.0.1:{free_port()}"
     topology = make_topology(grpc_address)
     await ensure_streams(world.bus.js, topology)
@@ -163,8 +165,9 @@ async def paired(world: World, address: BusAddress, folder: Path) -> AsyncIterat
     await service.start()
     await own.client.flush()
     pair = Pair(world, service, grpc_address)
-    await pair.executor.start()
-    await pair.owner.start()
+    if alone:
+        await pair.executor.start()
+        await pair.owner.start()
     await world.bus.client.flush()
     yield pair
     await service.drain()

@@ -4,7 +4,7 @@
         async for answer in caller.chat(ChatRequest(messages=[Message(role="user", content="Hi")])):
             ...
 
-A stream ends with `Complete` or `Refused`. Leaving the loop early and closing the generator
+A stream ends with `Complete` or `Refused`; one that breaks in between is resumed. Leaving the loop early and closing the generator
 (`contextlib.aclosing`) cancels the request. What is not an answer of the service is a `CallerError`.
 """
 

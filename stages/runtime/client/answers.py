@@ -63,6 +63,11 @@ def fields(request: Request) -> dict[str, Any]:
     return dict(request)
 
 
+def is_repeatable(request: Request) -> bool:
+    """Whether it has an idempotency key: sent again it is the same request."""
+    return bool(fields(request).get("idempotency_key"))
+
+
 def to_json(request: Request) -> bytes:
     """The request as the NATS door takes it."""
     return json.dumps(fields(request), ensure_ascii=False).encode()
@@ -74,7 +79,13 @@ def from_proto(answer: pb.Answer) -> Answer:
         case "chunk":
             chunk = answer.chunk
             ids = list(chunk.token_ids) or None
-            return Chunk(seq=chunk.seq, offset=chunk.offset, text=chunk.text, token_ids=ids)
+            return Chunk(
+                seq=chunk.seq,
+                offset=chunk.offset,
+                text=chunk.text,
+                token_ids=ids,
+                next_offset=chunk.next_offset,
+            )
         case "accepted":
             decision = Decision(**plain(answer.accepted.decision))
             return Accepted(request_id=answer.accepted.request_id, decision=decision)

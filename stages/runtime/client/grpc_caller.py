@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Callable
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -26,17 +25,28 @@ from stages.runtime.client.answers import (
     fields,
     from_proto,
 )
+from stages.runtime.client.caller import Caller
+from stages.runtime.client.continuing import Broken, Place, continued
 from stages.runtime.client.protobuf import plain
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Headrace"].full_name
-OPTIONS: Final = (("grpc.max_receive_message_length", 32 << 20), ("grpc.keepalive_time_ms", 30_000))
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", 32 << 20),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),  # another egress listens on the same port
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
 STATUS_S: Final = 2.0
 
 MessageT = TypeVar("MessageT", bound=Message)
 
 
-class GrpcCaller:
-    """One channel and one API key; any number of calls at once."""
+class GrpcCaller(Caller):
+    """One channel and one API key; any number of calls at once.
+
+    A stream that breaks after `accepted` is resumed by itself, at whatever egress serves the port.
+    """
 
     def __init__(self, channel: grpc.aio.Channel, key: str | None, tenant: str | None) -> None:
         self._channel = channel
@@ -56,17 +66,6 @@ class GrpcCaller:
             raise CannotConnect(f"no gRPC server answers at {address}") from None
         return cls(channel, key, tenant)
 
-    async def __aenter__(self) -> "GrpcCaller":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        await self.close()
-
     async def close(self) -> None:
         """Disconnect; running calls are cancelled."""
         await self._channel.close(None)
@@ -76,14 +75,30 @@ class GrpcCaller:
     ) -> AsyncGenerator[Answer, None]:
         """Continue a text; see `contracts.client.GenerateRequest`."""
         message = pb.GenerateRequest(**fields(request))
-        return self.stream("generate", message.SerializeToString(), timeout_s)
+        repeatable = message.HasField("idempotency_key")
+        return self.stream(
+            "generate", message.SerializeToString(), timeout_s, repeatable=repeatable
+        )
 
     def chat(
         self, request: Request, timeout_s: float = CALL_TIMEOUT_S
     ) -> AsyncGenerator[Answer, None]:
         """Answer a conversation; see `contracts.client.ChatRequest`."""
         message = pb.ChatRequest(**fields(request))
-        return self.stream("chat", message.SerializeToString(), timeout_s)
+        repeatable = message.HasField("idempotency_key")
+        return self.stream("chat", message.SerializeToString(), timeout_s, repeatable=repeatable)
+
+    def resume(
+        self, request_id: str, offset: int = 0, timeout_s: float = CALL_TIMEOUT_S
+    ) -> AsyncGenerator[Answer, None]:
+        """Go on with a request of the same tenant after the first `offset` tokens."""
+        until = time.monotonic() + timeout_s
+        return continued(
+            lambda: self._resumed(request_id, offset, until),
+            lambda known, after: self._resumed(known, after, until),
+            Place(request_id, offset),
+            until,
+        )
 
     async def cancel(self, request_id: str) -> CancelReply | Refused:
         """End a request of the same tenant."""
@@ -106,10 +121,30 @@ class GrpcCaller:
         message: bytes,
         timeout_s: float = CALL_TIMEOUT_S,
         deadline_s: float | None = None,
+        *,
+        repeatable: bool = False,
     ) -> AsyncGenerator[Answer, None]:
         """Any bytes, unchecked but for their size. `deadline_s` is sent as gRPC's own deadline."""
-        check_size(len(message))
         until = time.monotonic() + timeout_s
+        answers = continued(
+            lambda: self._once(verb, message, until, deadline_s),
+            lambda known, after: self._resumed(known, after, until),
+            Place(),
+            until,
+            repeatable=repeatable,
+        )
+        async with contextlib.aclosing(answers):
+            async for answer in answers:
+                yield answer
+
+    def _resumed(self, request_id: str, offset: int, until: float) -> AsyncGenerator[Answer, None]:
+        message = pb.ResumeRequest(request_id=request_id, offset=offset)
+        return self._once("resume", message.SerializeToString(), until, None)
+
+    async def _once(
+        self, verb: str, message: bytes, until: float, deadline_s: float | None
+    ) -> AsyncGenerator[Answer, None]:
+        check_size(len(message))
         path = f"/{SERVICE}/{verb.capitalize()}"
         method = self._channel.unary_stream(path, None, pb.Answer.FromString)
         call = method(message, metadata=self._metadata, timeout=deadline_s)
@@ -126,7 +161,7 @@ class GrpcCaller:
         except grpc.aio.AioRpcError as error:
             yield _refusal(error)
         else:
-            raise CallerError("the stream ended without `complete`")
+            raise Broken("the stream ended without `complete`")
         finally:
             call.cancel()
 
@@ -166,8 +201,8 @@ def _refusal(error: grpc.aio.AioRpcError) -> Refused:
         request_id = str(trailers.get("headrace-request-id", ""))
         return Refused(request_id=request_id, error=ErrorInfo.model_validate_json(info))
     message = f"{error.code().name}: {error.details()}"
-    if error.code() is grpc.StatusCode.UNAVAILABLE:
-        raise CannotConnect(message) from None
+    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+        raise Broken(message) from None
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         raise NoAnswer(message) from None
     raise CallerError(message) from None

@@ -5,45 +5,52 @@ import contextlib
 import json
 import time
 from collections.abc import AsyncGenerator
-from types import TracebackType
 from typing import Final, TypeVar
 
 import nats.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
 from pydantic import TypeAdapter, ValidationError
 
 from contracts import subjects
-from contracts.client import CancelReply, Complete, ModelList, Refused
+from contracts.client import CancelReply, ModelList, Refused
 from stages.runtime.client.answers import (
     ANSWER,
     CALL_TIMEOUT_S,
     CONNECT_TIMEOUT_S,
     FIRST_ANSWER_S,
-    AccessDenied,
     Answer,
     CallerError,
     CannotConnect,
     NoAnswer,
     Request,
     check_size,
+    is_repeatable,
     to_json,
 )
+from stages.runtime.client.caller import Caller
+from stages.runtime.client.connection import Connection
+from stages.runtime.client.continuing import Broken, Place, continued
 
 AnswerT = TypeVar("AnswerT")
 CANCELLED: TypeAdapter[CancelReply | Refused] = TypeAdapter(CancelReply | Refused)
 MODELS: TypeAdapter[ModelList | Refused] = TypeAdapter(ModelList | Refused)
-LOST: Final = b""  # stands for: the connection is closed
+SILENCE_S: Final = 3.0  # an egress sends a heartbeat every second when there is nothing else
+RESUMED_S: Final = 6.0  # it may wait for a new owner of a queue
 
 
-class NatsCaller:
-    """One connection and one API key; any number of calls at once."""
+class NatsCaller(Caller):
+    """One connection and one API key; any number of calls at once.
 
-    def __init__(self, client: Client, tenant: str, key: str | None) -> None:
-        self._client = client
+    It outlives a restart of nats-server, and a stream that breaks or falls silent after `accepted`
+    is resumed by itself, at whatever egress ingress picks.
+    """
+
+    def __init__(self, url: str, tenant: str, key: str | None) -> None:
+        self._connection = Connection(url, tenant, key, CONNECT_TIMEOUT_S, self._broken)
         self._tenant = tenant
         self._headers = {"Authorization": f"Bearer {key}"} if key is not None else None
-        self._waiting: set[asyncio.Queue[Msg | bytes]] = set()
+        self._waiting: set[asyncio.Queue[Msg | None]] = set()
 
     @classmethod
     async def connect(cls, url: str, tenant: str, key: str | None) -> "NatsCaller":
@@ -51,66 +58,43 @@ class NatsCaller:
 
         The server knows us by tenant and key; a `url` that holds a user and password goes before them.
         """
-        caller: NatsCaller | None = None
-
-        async def closed() -> None:
-            for queue in caller._waiting if caller is not None else ():
-                queue.put_nowait(LOST)
-
-        client = Client()
-        try:
-            await asyncio.wait_for(
-                client.connect(
-                    url,
-                    **({} if "@" in url or key is None else {"user": tenant, "password": key}),
-                    error_cb=_ignore,
-                    inbox_prefix=subjects.inbox(tenant),
-                    closed_cb=closed,
-                    allow_reconnect=False,
-                    max_reconnect_attempts=1,  # or a refused connection is tried for minutes
-                    reconnect_time_wait=0,
-                ),
-                CONNECT_TIMEOUT_S,
-            )
-        except (OSError, TimeoutError, nats.errors.Error) as error:
-            await client.close()  # a connection that was refused stays open otherwise
-            if "authorization" in str(error).lower():
-                raise AccessDenied(
-                    f"the NATS server at {url.rpartition('@')[2]} does not take this API key for "
-                    f"tenant {tenant!r}: it is unknown, revoked, expired or another tenant's; see "
-                    "`headrace keys list`"
-                ) from None
-            place, why = url.rpartition("@")[2], str(error) or "no answer in time"
-            raise CannotConnect(f"no NATS server takes us at {place}: {why}") from None
-        caller = cls(client, tenant, key)
+        caller = cls(url, tenant, key)
+        await caller._connection.open()
         return caller
 
-    async def __aenter__(self) -> "NatsCaller":
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        await self.close()
+    def _broken(self) -> None:
+        for queue in self._waiting:
+            queue.put_nowait(None)
 
     async def close(self) -> None:
         """Disconnect; running calls are cancelled by the service."""
-        await self._client.close()
+        await self._connection.close()
 
     def generate(
         self, request: Request, timeout_s: float = CALL_TIMEOUT_S
     ) -> AsyncGenerator[Answer, None]:
         """Continue a text; see `contracts.client.GenerateRequest`."""
-        return self.stream("generate", to_json(request), timeout_s)
+        body = to_json(request)
+        return self.stream("generate", body, timeout_s, repeatable=is_repeatable(request))
 
     def chat(
         self, request: Request, timeout_s: float = CALL_TIMEOUT_S
     ) -> AsyncGenerator[Answer, None]:
         """Answer a conversation; see `contracts.client.ChatRequest`."""
-        return self.stream("chat", to_json(request), timeout_s)
+        body = to_json(request)
+        return self.stream("chat", body, timeout_s, repeatable=is_repeatable(request))
+
+    def resume(
+        self, request_id: str, offset: int = 0, timeout_s: float = CALL_TIMEOUT_S
+    ) -> AsyncGenerator[Answer, None]:
+        """Go on with a request of the same tenant after the first `offset` tokens."""
+        until = time.monotonic() + timeout_s
+        return continued(
+            lambda: self._resumed(request_id, offset, until),
+            lambda known, after: self._resumed(known, after, until),
+            Place(request_id, offset),
+            until,
+        )
 
     async def cancel(self, request_id: str) -> CancelReply | Refused:
         """End a request of the same tenant."""
@@ -122,63 +106,91 @@ class NatsCaller:
         return _parse(MODELS, await self._one("models", b"{}"))
 
     async def stream(
-        self, verb: str, body: bytes, timeout_s: float = CALL_TIMEOUT_S
+        self,
+        verb: str,
+        body: bytes,
+        timeout_s: float = CALL_TIMEOUT_S,
+        *,
+        repeatable: bool = False,
     ) -> AsyncGenerator[Answer, None]:
         """Any body, unchecked but for its size (tests send broken ones)."""
         until = time.monotonic() + timeout_s
-        async with contextlib.aclosing(self._messages(verb, body, until)) as messages:
-            async for data in messages:
-                answer = _parse(ANSWER, data)
+        answers = continued(
+            lambda: self._once(verb, body, until),
+            lambda known, after: self._resumed(known, after, until),
+            Place(),
+            until,
+            repeatable=repeatable,
+        )
+        async with contextlib.aclosing(answers):
+            async for answer in answers:
                 yield answer
-                if isinstance(answer, Complete | Refused):
-                    return
+
+    def _resumed(self, request_id: str, offset: int, until: float) -> AsyncGenerator[Answer, None]:
+        body = json.dumps({"request_id": request_id, "offset": offset}).encode()
+        return self._once("resume", body, until)
+
+    async def _once(self, verb: str, body: bytes, until: float) -> AsyncGenerator[Answer, None]:
+        first_s = RESUMED_S if verb == "resume" else FIRST_ANSWER_S
+        async with contextlib.aclosing(self._messages(verb, body, until, first_s)) as messages:
+            async for data in messages:
+                yield _parse(ANSWER, data)
 
     async def _one(self, verb: str, body: bytes) -> bytes:
         until = time.monotonic() + FIRST_ANSWER_S
-        async with contextlib.aclosing(self._messages(verb, body, until)) as messages:
+        async with contextlib.aclosing(
+            self._messages(verb, body, until, FIRST_ANSWER_S)
+        ) as messages:
             return await anext(messages)
 
-    async def _messages(self, verb: str, body: bytes, until: float) -> AsyncGenerator[bytes, None]:
+    async def _messages(
+        self, verb: str, body: bytes, until: float, first_s: float
+    ) -> AsyncGenerator[bytes, None]:
         check_size(len(body))
-        queue: asyncio.Queue[Msg | bytes] = asyncio.Queue()
+        queue: asyncio.Queue[Msg | None] = asyncio.Queue()
 
         async def receive(msg: Msg) -> None:
             queue.put_nowait(msg)
 
-        self._waiting.add(queue)
+        subscription: Subscription | None = None
         try:
-            inbox = self._client.new_inbox()
-            subscription = await self._client.subscribe(inbox, cb=receive)
+            client = await self._connection.ready(min(until, time.monotonic() + FIRST_ANSWER_S))
+            self._waiting.add(queue)
+            inbox = client.new_inbox()
+            subscription = await client.subscribe(inbox, cb=receive)
             subject = subjects.client_call(self._tenant, verb)
-            await self._client.publish(subject, body, reply=inbox, headers=self._headers)
-            first = min(until, time.monotonic() + FIRST_ANSWER_S)
-            yield _data(await _next(queue, first), subject)
+            await client.publish(subject, body, reply=inbox, headers=self._headers)
+            yield _data(await _next(queue, until, first_s), subject)
             while True:
-                yield _data(await _next(queue, until), subject)
+                yield _data(await _next(queue, until, SILENCE_S), subject)
         except (OSError, nats.errors.Error) as error:
-            raise CannotConnect(f"the connection was lost: {error!r}") from None
+            raise Broken(f"the connection was lost: {error!r}") from None
         finally:
             self._waiting.discard(queue)
-            with contextlib.suppress(OSError, nats.errors.Error, UnboundLocalError):
-                await subscription.unsubscribe()  # the server tells egress that nobody listens
+            if subscription is not None:
+                with contextlib.suppress(OSError, nats.errors.Error):
+                    await subscription.unsubscribe()  # the server tells egress that nobody listens
 
 
-def _data(msg: Msg | bytes, subject: str) -> bytes:
-    if isinstance(msg, bytes):
-        raise CannotConnect("the connection to the NATS server was lost; is `headrace up` on?")
+def _data(msg: Msg, subject: str) -> bytes:
     if msg.headers and msg.headers.get("Status") == "503":
         raise CannotConnect(f"nobody serves {subject}; is `headrace up` running?")
     return bytes(msg.data)
 
 
-async def _next(queue: asyncio.Queue[Msg | bytes], until: float) -> Msg | bytes:
-    if not queue.empty():
-        return queue.get_nowait()
+async def _next(queue: asyncio.Queue[Msg | None], until: float, silence_s: float) -> Msg:
+    """The next message. Raises `Broken` when the connection was, or after silence."""
+    left_s = until - time.monotonic()
     try:
-        async with asyncio.timeout(until - time.monotonic()):
-            return await queue.get()
+        async with asyncio.timeout(min(left_s, silence_s)):
+            msg = await queue.get()
     except TimeoutError:
-        raise NoAnswer("no answer came in time; see `headrace status`") from None
+        if left_s <= silence_s or silence_s == FIRST_ANSWER_S:
+            raise NoAnswer("no answer came in time; see `headrace status`") from None
+        raise Broken(f"nothing came for {silence_s:g} s") from None
+    if msg is None:
+        raise Broken("the connection to the NATS server was lost; is `headrace up` on?")
+    return msg
 
 
 def _parse(kind: TypeAdapter[AnswerT], data: bytes) -> AnswerT:
@@ -186,7 +198,3 @@ def _parse(kind: TypeAdapter[AnswerT], data: bytes) -> AnswerT:
         return kind.validate_json(data)
     except ValidationError as error:
         raise CallerError(f"an unreadable answer: {data[:200]!r}: {error}") from None
-
-
-async def _ignore(_: Exception) -> None:
-    """What matters reaches the calls; a callback that raises would kill the connection."""
