@@ -25,6 +25,7 @@ class Board:
         self.executors: defaultdict[str, Executors] = defaultdict(Executors)
         self.egresses = Egresses(clocks.now_s())
         self.arrivals = 0
+        self.listens_s = clocks.lease_s()
 
     def next_arrival(self) -> int:
         """Requests come in one order, whatever their pool."""

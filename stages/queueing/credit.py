@@ -56,6 +56,7 @@ class Executors:
     def __init__(self) -> None:
         self.known: dict[str, Executor] = {}
         self._expected: dict[str, float] = {}  # told of by an inventory, no credit yet; since when
+        self.vanished_s = float("-inf")  # when the last one was heard that left without a word
 
     def hear(self, credit: Credit, now_s: float) -> bool:
         """Take an executor's word; an older one than known only shows that it lives."""
@@ -104,7 +105,9 @@ class Executors:
 
     def forget(self, name: str) -> None:
         """It is gone."""
-        self.known.pop(name, None)
+        executor = self.known.pop(name, None)
+        if executor is not None and (executor.credit.running or not executor.credit.draining):
+            self.vanished_s = max(self.vanished_s, executor.heard_s)
         self._expected.pop(name, None)
 
     def forget_leases(self) -> None:

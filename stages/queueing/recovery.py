@@ -24,11 +24,10 @@ class Verdict(Enum):
     UNKNOWN = "unknown"  # its egress does not know the session: nobody writes a receipt
 
 
-def restored(raw: bytes, stream_seq: int, arrival: int, epoch: int = 1) -> Entry:
+def restored(raw: bytes, stream_seq: int, arrival: int) -> Entry:
     """An entry for a stored request that we did not admit ourselves. Raises ValidationError.
 
-    It may have been leased by owners before us, any number of times: attempts of this epoch start
-    above all of theirs.
+    It may have been leased by an owner before us: inventory and progress tell its attempts.
     """
     work = Work.model_validate_json(raw)
     stamps = work.stamps
@@ -42,8 +41,16 @@ def restored(raw: bytes, stream_seq: int, arrival: int, epoch: int = 1) -> Entry
         stream_seq=stream_seq,
         arrival=arrival,
         state=State.LOST,
-        floor=max(max(epoch - 1, 0) * ATTEMPTS_AN_EPOCH, work.attempt),
+        floor=work.attempt,
     )
+
+
+def raise_floors(entries: Iterable[Entry], epoch: int) -> None:
+    """Not every executor has told what it runs: requests that may run there go on with attempts above
+    any that the owners before us can have given."""
+    for entry in entries:
+        if entry.state is State.LOST:
+            entry.floor = max(entry.floor, (epoch - 1) * ATTEMPTS_AN_EPOCH)
 
 
 def questions(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

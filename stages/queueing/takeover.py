@@ -16,12 +16,14 @@ from stages.queueing.clocks import Clocks
 from stages.queueing.deliveries import Deliveries, Delivery
 from stages.queueing.ledger import Entry, State
 from stages.queueing.pool import PoolQueue
-from stages.queueing.recovery import restored
+from stages.queueing.recovery import raise_floors, restored
 from stages.queueing.storage import QueueStore, Stored
 from stages.runtime.bus import Bus
 
 INVENTORY_S: Final = 1.0
 INVENTORY_AGAIN_S: Final = 0.2  # asked again: after a restart of the bus executors come one by one
+HEARD_S: Final = 0.7
+VANISHED_S: Final = 10.0
 FRESH_S: Final = 0.5  # a stored request is announced, or its admission goes on, before this
 
 log = logging.getLogger("headrace.queueing")
@@ -81,7 +83,7 @@ class Takeover:
             pool.executors.expect(inventory.executor, self._clocks.now_s())
             pool.adopt(inventory.executor, inventory.running)
             answered.add(inventory.executor)
-            if pool.executors.known and answered >= pool.executors.known.keys():
+            if self._have_all(pool, answered):
                 complete.set()
 
         subscription = await self._bus.listen(inbox, collect)
@@ -97,9 +99,19 @@ class Takeover:
             except TimeoutError:
                 continue
         await subscription.unsubscribe()
+        if not complete.is_set():
+            raise_floors(waiting, pool.epoch)
         if waiting:
             running = sum(entry.state is State.RUNNING for entry in waiting)
             log.info("pool %s: %d of %d stored run", pool.name, running, len(waiting))
+
+    def _have_all(self, pool: PoolQueue, answered: set[str]) -> bool:
+        """Everybody who could run something of the pool has told. Executors repeat their credit twice
+        a second, so we know them after that."""
+        executors, now_s = pool.executors, self._clocks.now_s()
+        heard = self._clocks.lease_s() - self._board.listens_s > HEARD_S
+        calm = now_s - executors.vanished_s > VANISHED_S
+        return heard and calm and bool(executors.known) and answered >= executors.known.keys()
 
     async def look_after(self, pool: PoolQueue) -> list[Entry]:
         """Take in what is stored and unknown, and replace a consumer that has forgotten something.
@@ -158,7 +170,7 @@ class Takeover:
         self, pool: PoolQueue, deliveries: Deliveries, seq: int, raw: bytes
     ) -> Entry | None:
         try:
-            entry = restored(raw, seq, self._board.next_arrival(), pool.epoch)
+            entry = restored(raw, seq, self._board.next_arrival())
         except ValidationError:
             log.exception("stored request %d is unreadable and dropped", seq)
             deliveries.finish(seq)

@@ -4,23 +4,46 @@ from contracts.client import FinishReason
 from contracts.frames import Credit
 from contracts.internal import Progress
 from contracts.topology import PoolSection
-from stages.queueing.credit import Executor
+from stages.queueing.credit import Executor, Executors
 from stages.queueing.ledger import Entry, Ledger, State
 from stages.queueing.memory import KEEP_S, EarlyNotices
 from stages.queueing.pool import PoolQueue
-from stages.queueing.recovery import Verdict, judge, questions, restored
+from stages.queueing.recovery import Verdict, judge, questions, raise_floors, restored
 from stages.queueing.silence import Egresses, overdue, strays
 from tests.queueing.support import make_entry, make_work
 
 
 def test_restored_from_its_stored_bytes() -> None:
     work = make_work(prompt=7)
-    entry = restored(work.model_dump_json().encode(), 3, 9, epoch=4)
+    entry = restored(work.model_dump_json().encode(), 3, 9)
     assert (entry.prompt_tokens, entry.tokens, entry.stream_seq) == (7, 27, 3)
     assert entry.state is State.LOST
-    assert (entry.attempt, entry.floor) == (0, 30)  # three owners before us may have leased it
+    assert (entry.attempt, entry.floor) == (0, 0)
     assert entry.work.prompt_ids == []
     assert entry.work.stamps.stored is not None
+
+
+def test_attempts_go_on_above_those_of_earlier_owners_where_an_executor_did_not_tell() -> None:
+    pool = PoolQueue("p", PoolSection(model="m", kv_tokens=4096), epoch=4)
+    runs, waits = lost_in(pool), lost_in(pool)
+    pool.adopt("x", [(runs.request_id, 2)])
+    raise_floors(pool.ledger, 4)
+    assert (runs.floor, waits.floor) == (0, 30)
+    pool.line_up_again(waits)
+    pool.executors.hear(Credit("x", "p", 1, 1, 4096, [(runs.request_id, 2)]), 0.0)
+    grant = pool.grant(0.0, 0.0)
+    assert grant is not None
+    assert grant.attempt == 31
+
+
+def test_an_executor_that_left_in_order_is_not_missed() -> None:
+    executors = Executors()
+    executors.hear(Credit("x", "p", 1, 0, 0, [], draining=True), 1.0)
+    executors.hear(Credit("y", "p", 1, 0, 0, []), 2.0)
+    executors.forget("x")
+    assert executors.vanished_s == float("-inf")
+    executors.forget("y")
+    assert executors.vanished_s == 2.0
 
 
 def lost_in(pool: PoolQueue) -> Entry:
