@@ -9,7 +9,7 @@ from nats.aio.msg import Msg
 
 from contracts import subjects
 from contracts.errors import ErrorCode, HeadraceError
-from contracts.internal import AdmitReply, AdoptSession, Done, TakeReply, TakeSession
+from contracts.internal import AdmitReply, AdoptSession, Done, TakeReply, TakeSession, YieldSession
 from stages.queueing.board import Board
 from stages.queueing.clocks import Clocks
 from stages.queueing.ledger import Entry, State
@@ -105,4 +105,8 @@ class Homes:
             log.warning("egress %s did not take %s: %r", egress, entry.request_id, error)
             return
         if done.ok:
+            before = entry.work.egress
             entry.move_to(egress)
+            if pool.holds():  # should it only have stood still, it has nothing to end any more
+                gone = YieldSession(request_id=entry.request_id, egress=egress)
+                await self._bus.publish(subjects.session(before), gone)
