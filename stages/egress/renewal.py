@@ -10,7 +10,7 @@ from stages.egress.session import Phase
 from stages.egress.sessions import Sessions
 from stages.runtime.bus import Bus
 
-# Seconds after the connection came back at which records are written: the stream may come later.
+# Seconds after our connection came back: the streams and the executors' connections may come later.
 AGAIN_S: Final = (0.0, 1.0, 3.0, 8.0)
 
 
@@ -29,11 +29,9 @@ class Renewal:
             self._done = 0  # another connection since the last look
         if self._done == len(AGAIN_S) or held_s < AGAIN_S[self._done] or not held_s:
             return
-        first = self._done == 0
         self._done += 1
         await self._write()
-        if first:
-            self._ask()
+        self._ask()
 
     async def _write(self) -> None:
         records = self._sessions.ending.records
