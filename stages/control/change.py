@@ -35,6 +35,9 @@ class Host(Protocol):
     def check(self, report: Report) -> None:
         """Add to the report what this machine lacks for it (called in a thread)."""
 
+    def expect(self, candidate: Generation) -> None:
+        """Processes will be started for a generation that may come."""
+
     async def take(self, generation: Generation) -> None:
         """It serves now: streams, users of the bus, prices of lost time. Raises `HeadraceError`."""
 
@@ -150,6 +153,7 @@ class Changer:
         committing = False
         try:
             await self._generations.announce(move.candidate)
+            self._host.expect(move.candidate)
             await self._start(move, tell)
             ready = await self._takeover.prepare(move.candidate, move.staying)
             tell(f"{ready} processes are prepared for it")

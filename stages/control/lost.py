@@ -34,6 +34,10 @@ class ExecutorTime:
         self._currency = topology.currency
         self._generation = generation
 
+    def expect(self, topology: Topology) -> None:
+        """A topology that may come: executors of its new pools are being started."""
+        self._pools = {**topology.pools, **self._pools}
+
     async def start(self) -> None:
         """Listen to all interval reports, and read those that came while control was away."""
         await self._bus.listen(subjects.usage("interval", "*"), self._on_interval)
@@ -78,6 +82,9 @@ class ExecutorTime:
         last = self._booked.pop(incarnation, None)
         start_ms = max(spawned_ms if last is None else last.end_ms, _end_by_beat(beat))
         if exit_ms <= start_ms:
+            return
+        if pool not in self._pools:  # of a change that an earlier control did not finish
+            log.error("%s: pool %r is not known, its last time is not booked", incarnation, pool)
             return
         event = self._event(incarnation, pool, start_ms, exit_ms, clean, beat, last)
         try:

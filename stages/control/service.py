@@ -117,6 +117,9 @@ class Control:
         await self._housework.attend(bus, self._beats, lambda: self.current.topology)
         self._executors = ExecutorTime(bus, self.current.topology, self.current.generation)
         await self._executors.start()
+        candidate = await self._generations.candidate()
+        if candidate is not None:  # a change was under way when an earlier control ended
+            self.expect(candidate.generation)
         await bus.listen(subjects.BEAT_ALL, self._beats.on_beat)
         await bus.serve(subjects.STATUS, StatusCall, self._on_status)
         await self._start_processes(self._generations, self._executors)
@@ -151,6 +154,11 @@ class Control:
         if stored is not None and stored.generation.generation >= begin.generation:
             return stored.generation
         return await generations.begin(begin.topology, begin.text)
+
+    def expect(self, candidate: Generation) -> None:
+        """Processes are started for a generation that may come."""
+        if self._executors is not None:
+            self._executors.expect(candidate.topology)
 
     async def take(self, generation: Generation) -> None:
         """A generation serves from now on: it has been stored."""

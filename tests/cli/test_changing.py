@@ -70,9 +70,12 @@ async def pipeline(tmp_path: Path) -> AsyncIterator[Pipeline]:
         generation=0, topology=read.topology, text=read.text, reason="start", applied_ms=now_ms()
     )
     control = Control(begin, file, folder, Progress(), few)
-    await control.start()
-    yield Pipeline(file, folder, control)
-    await control.stop()
+    lock = folder.lock()
+    assert lock is not None
+    with lock:
+        await control.start()
+        yield Pipeline(file, folder, control)
+        await control.stop()
 
 
 async def test_a_day_of_changes(pipeline: Pipeline) -> None:
@@ -130,6 +133,21 @@ async def test_a_day_of_changes(pipeline: Pipeline) -> None:
     status = json.loads((await pipeline.headrace("status", "--json")).stdout)
     assert status["astray"] == []
     assert status["drift"] is None
+
+
+async def test_a_pool_whose_executor_does_not_start_is_told_with_its_last_words(
+    pipeline: Pipeline,
+) -> None:
+    pids = pipeline.pids()
+    (pipeline.folder.root / "dummy").mkdir()
+    (pipeline.folder.root / "dummy" / "big-0.start").write_text("weights are cut short")
+    pipeline.edit('"pools": {', '"pools": {"big": {"model": "smollm", "kv_tokens": 4096}, ')
+    done = await pipeline.headrace("apply", code=1)
+    assert "failed: big-0 does not start: exit code 1" in done.output
+    assert "weights are cut short" in done.output
+    assert done.output.rstrip().endswith("generation 1 serves")
+    assert pipeline.pids() == pids
+    assert pipeline.control.status().problems == []
 
 
 async def test_without_a_pipeline_there_is_nothing_to_change(tmp_path: Path) -> None:

@@ -53,6 +53,9 @@ class Site:
     def check(self, report: Report) -> None:
         pass
 
+    def expect(self, candidate: Any) -> None:
+        pass
+
     async def take(self, generation: Any) -> None:
         self.taken.append(generation.generation)
 
