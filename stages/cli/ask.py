@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -36,6 +36,7 @@ INTERRUPTED: Final = 130  # as shells say for Ctrl-C
 DEMO_KEY: Final = "headrace-demo-key"
 DEMO_TENANT: Final = "demo"
 Connect = Coroutine[Any, Any, NatsCaller | GrpcCaller]
+Call = Callable[[NatsCaller | GrpcCaller], AsyncGenerator[Answer, None]]
 
 
 class Door(StrEnum):
@@ -45,7 +46,9 @@ class Door(StrEnum):
     NATS = "nats"
 
 
-Question = Annotated[str, typer.Argument(help="What to ask; - reads it from stdin.")]
+Question = Annotated[
+    str | None, typer.Argument(help="What to ask; - reads it from stdin.", show_default=False)
+]
 DoorOption = Annotated[Door, typer.Option(help="Which door to use.")]
 Model = Annotated[str | None, typer.Option(help="A model of the topology.")]
 System = Annotated[str | None, typer.Option(help="A system message before it.")]
@@ -61,6 +64,10 @@ Tenant = Annotated[str | None, typer.Option(help="Tenant of the key.", show_defa
 Url = Annotated[str, typer.Option(help="NATS server.")]
 Address = Annotated[str, typer.Option(help="gRPC server.")]
 Raw = Annotated[bool, typer.Option("--generate", help="Continue the text instead of chatting.")]
+Resume = Annotated[
+    str | None,
+    typer.Option(metavar="REQUEST[:OFFSET]", help="Go on reading a request after OFFSET tokens."),
+]
 Journey = Annotated[
     bool, typer.Option("--show-journey", help="Also print the ms spent in each stage.")
 ]
@@ -71,13 +78,14 @@ class Outcome:
     """What has come so far."""
 
     request_id: str | None = None
+    offset: int = 0  # to resume with
     pieces: list[str] = field(default_factory=list)
     last: Complete | Refused | None = None
     interrupted: bool = False
 
 
 def ask(
-    question: Question,
+    question: Question = None,
     door: DoorOption = Door.GRPC,
     model: Model = None,
     system: System = None,
@@ -91,12 +99,15 @@ def ask(
     url: Url = "nats://127.0.0.1:4222",
     address: Address = "127.0.0.1:7070",
     generate: Raw = False,
+    resume: Resume = None,
     as_json: JsonOption = False,
     show_journey: Journey = False,
 ) -> None:
     """Ask a question and stream the answer to stdout; figures go to stderr. Ctrl-C cancels it.
 
-    With --json stdout is one document: the terminal answer, with the whole text.
+    With --json stdout is one document: the terminal answer, with the whole text. An answer that breaks
+    off (a process was killed) is resumed by itself; --resume reads one of another call, up to 5
+    minutes after its end.
 
     Exit codes: 0 answered, 1 refused or failed, 2 wrong usage, 3 nothing runs there, 130 Ctrl-C.
     """
@@ -108,14 +119,20 @@ def ask(
         "stop": stop or None,
         "priority": priority,
     }
-    text = _utf8(sys.stdin.read() if question == "-" else question)
-    request = _request(text, system, options, generate=generate)
+    if (question is None) == (resume is None):
+        typer.echo("give a question, or --resume REQUEST[:OFFSET], not both", err=True)
+        raise typer.Exit(USAGE)
+    if resume is not None:
+        call = _resuming(resume)
+    else:
+        text = _utf8(sys.stdin.read() if question == "-" else question or "")
+        call = _asking(_request(text, system, options, generate=generate))
     connect: Connect = (
         NatsCaller.connect(url, tenant or DEMO_TENANT, key)
         if door is Door.NATS
         else GrpcCaller.connect(address, key, tenant)
     )
-    outcome = _asked(connect, request, as_json=as_json)
+    outcome = _asked(connect, call, as_json=as_json)
     _report(outcome, as_json=as_json, show_journey=show_journey)
     raise typer.Exit(_exit_code(outcome))
 
@@ -129,15 +146,30 @@ def _utf8(text: str) -> str:
     return text
 
 
-def _asked(connect: Connect, request: GenerateRequest | ChatRequest, *, as_json: bool) -> Outcome:
+def _resuming(resume: str) -> Call:
+    request_id, _, offset = resume.partition(":")
+    if not request_id or not (offset or "0").isdecimal():
+        typer.echo(f"--resume: {resume!r} is not REQUEST[:OFFSET], OFFSET in tokens", err=True)
+        raise typer.Exit(USAGE)
+    return lambda caller: caller.resume(request_id, int(offset or 0))
+
+
+def _asking(request: GenerateRequest | ChatRequest) -> Call:
+    if isinstance(request, GenerateRequest):
+        return lambda caller: caller.generate(request)
+    return lambda caller: caller.chat(request)
+
+
+def _asked(connect: Connect, call: Call, *, as_json: bool) -> Outcome:
     outcome = Outcome()
     try:
-        asyncio.run(_run(connect, request, outcome, quiet=as_json))
+        asyncio.run(_run(connect, call, outcome, quiet=as_json))
     except CannotConnect as error:
         message = f"{error}. Start the pipeline with: headrace up"
         raise fail(message, as_json, NOT_RUNNING) from None
     except CallerError as error:
-        raise fail(str(error), as_json) from None
+        hint = outcome.request_id and f"; go on with --resume {outcome.request_id}:{outcome.offset}"
+        raise fail(f"{error}{hint or ''}", as_json) from None
     except (KeyboardInterrupt, asyncio.CancelledError):
         outcome.interrupted = True
     return outcome
@@ -159,9 +191,7 @@ def _request(
         raise typer.Exit(USAGE) from None
 
 
-async def _run(
-    connect: Connect, request: GenerateRequest | ChatRequest, outcome: Outcome, *, quiet: bool
-) -> None:
+async def _run(connect: Connect, call: Call, outcome: Outcome, *, quiet: bool) -> None:
     """Fill `outcome`."""
     async with await connect as caller:
         main = asyncio.current_task()
@@ -177,9 +207,8 @@ async def _run(
             outcome.interrupted = True
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
-        call = caller.generate if isinstance(request, GenerateRequest) else caller.chat
         try:
-            async with contextlib.aclosing(call(request)) as answers:
+            async with contextlib.aclosing(call(caller)) as answers:
                 async for answer in answers:
                     _take(answer, outcome, quiet=quiet)
         finally:
@@ -195,6 +224,7 @@ def _take(answer: Answer, outcome: Outcome, *, quiet: bool) -> None:
         case Queued() if not quiet:
             Console(stderr=True).print(f"waiting behind {answer.position}", style="dim")
         case Chunk():
+            outcome.offset = answer.next_offset
             outcome.pieces.append(answer.text)
             if not quiet:
                 sys.stdout.write(answer.text)

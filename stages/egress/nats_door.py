@@ -98,6 +98,8 @@ class NatsDoor:
             case AdoptSession():
                 await self._resuming.adopt(call)
             case YieldSession():
+                if call.egress == self._egress:  # queueing's late word about an older home
+                    return ProgressReply(sessions=self._orders.progress([call.request_id]))
                 return ProgressReply(sessions=self._resuming.hand_over(call.request_id))
             case DropSession():
                 self._sessions.drop(call.request_id)
