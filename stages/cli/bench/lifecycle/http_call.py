@@ -16,11 +16,14 @@ DONE: Final = "[DONE]"
 class HttpCaller:
     """`/v1/completions` with server-sent events; `Last-Event-ID` names the place to go on from."""
 
-    def __init__(self, url: str, key: str) -> None:
+    def __init__(
+        self, url: str, key: str, transport: httpx2.AsyncBaseTransport | None = None
+    ) -> None:
         self._path = f"{url}/completions"
         self._client = httpx2.AsyncClient(
             headers={"authorization": f"Bearer {key}"},
             timeout=httpx2.Timeout(10.0, read=60.0),
+            transport=transport,
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
         )
 
