@@ -89,9 +89,12 @@ def session(egress: str) -> str:
     return f"hr.open.{egress}"
 
 
-def gone(egress: str, request_id: str) -> str:
-    """Reply subject of chunks to a NATS client: the server answers here when nobody listens."""
-    return f"hr.gone.{egress}.{request_id}"
+def gone(egress: str, attachment: str) -> str:
+    """Reply subject of chunks to a NATS client: the server answers here when nobody listens.
+
+    Each attachment of a client has its own: an inbox that was left for another ends nothing.
+    """
+    return f"hr.gone.{egress}.{attachment}"
 
 
 def lease(executor: str) -> str:
