@@ -116,10 +116,11 @@ class Owners:
 
     async def stop(self) -> None:
         """No more rounds; everything is given up."""
-        async with asyncio.timeout(FAREWELL_S):
-            for lock in list(self._busy.values()):  # a renewal under way is not broken off
-                async with lock:
-                    pass
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                for lock in list(self._busy.values()):  # a renewal under way is not broken off
+                    async with lock:
+                        pass
         await self.kill()
         names = list(self._standings)
         await asyncio.gather(*(self.release(name) for name in names))

@@ -78,7 +78,7 @@ class Realm:
             ended=kept if kept_epoch == epoch - 1 else ended,
         )
         self._retire_later()
-        self._restoring[pool] = asyncio.get_running_loop().create_task(self._restore(made))
+        self._restoring[pool] = asyncio.get_running_loop().create_task(self._take(made))
 
     def dropped(self, pool: str) -> None:
         """Not ours any more: nothing is known, heard or done in its name."""
@@ -143,6 +143,11 @@ class Realm:
         for subscription in list(self._admitting.values()):
             await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py's is unannotated
 
+    def close(self) -> None:
+        """No pool comes or goes any more."""
+        if self._retirement is not None:
+            self._retirement.cancel()
+
     def detail(self) -> dict[str, str]:
         """A line for each pool."""
         lines = {}
@@ -159,6 +164,14 @@ class Realm:
             else:
                 lines[f"pool.{name}"] = "standby: nobody owns it"
         return lines
+
+    async def _take(self, pool: PoolQueue) -> None:
+        try:
+            await self._restore(pool)
+        except Exception:
+            log.exception("pool %s could not be taken over and is given up", pool.name)
+            if pool.holds():
+                await self._owners.release(pool.name)
 
     async def _restore(self, pool: PoolQueue) -> None:
         """From the record to the first lease."""

@@ -151,10 +151,12 @@ class QueueingService:
             self._watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watching
+        self.realm.close()
         await self.owners.stop()
 
     async def kill(self) -> None:
         """End without a farewell, for tests; the connection is closed by the caller."""
+        self.realm.close()
         await self.owners.kill()
         if self._watching is not None:
             self._watching.cancel()
