@@ -190,16 +190,14 @@ async def test_asked_again_for_the_same_copy_also_after_a_restart(
     for _ in range(2):
         reply = await bus.request(subjects.moved("r"), work, AdmitReply, 20)
         assert (reply.work.pool, reply.work.hop) == ("r", 1)
+    assert (await asyncio.wait_for(home.terms.get(), 20)).work.hop == 1
     await queueing.kill()
     await queueing.start()
     await bus.request(subjects.moved("r"), work, AdmitReply, 20)
     await stored_is(bus, ("r", 1))
     assert queueing.service.counters()["accepted"] == 1
-    told = [await asyncio.wait_for(home.terms.get(), 20) for _ in range(2)]
-    assert [terms.work.hop for terms in told] == [
-        1,
-        1,
-    ]  # by the owner that died, and by its successor
+    # The owner before may have died before it could tell.
+    assert (await asyncio.wait_for(home.terms.get(), 20)).work.hop == 1
 
 
 async def test_the_other_pools_bound_is_kept(

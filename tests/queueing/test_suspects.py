@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts import subjects
+from contracts.frames import FRAME_ENCODER
 from contracts.internal import Done, Progress, ProgressQuery
 from stages.queueing.eviction import Eviction, Kind
 from stages.queueing.suspects import CALM_S, RETURN_S, Suspects
@@ -144,8 +145,12 @@ async def test_a_broken_connection_loses_an_executor_at_once(
     await executor.listening.unsubscribe()
     other = ScriptedExecutor(bus, "y")
     await other.start()
+    known = queueing.service.board.executors["p"].known
+    last = executor.credit()
+    await bus.publish(subjects.credit("p"), FRAME_ENCODER.encode(last))
+    await until(lambda: known["x"].credit.seq == last.seq)  # its last word is read
     await bus.publish(subjects.DISCONNECTED, event("x"))
-    await flushed(bus)
+    await until(lambda: len(queueing.service._eviction.suspects) == 1)
     await queueing.pass_time(0.5, other, egress)
     lease = await other.next_lease()
     assert (lease.work.request_id, lease.attempt) == (work.request_id, 2)
