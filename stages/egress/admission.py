@@ -4,16 +4,18 @@ import logging
 from typing import Final
 
 import nats.errors
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_random
 
 from contracts import subjects
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.internal import ClientCall, Settled
 from stages.egress.session import UNSETTLED_MS
-from stages.runtime.bus import Bus
+from stages.runtime.bus import Bus, UnservedError
 
 # The session gives up first (10 s); an answer after that is closed as an orphan.
 ADMIT_TIMEOUT_S: Final = UNSETTLED_MS / 1000 + 5
 UNARY_TIMEOUT_S: Final = 5.0
+UNSERVED_S: Final = 4.0
 
 log = logging.getLogger("headrace.egress")
 
@@ -21,7 +23,7 @@ log = logging.getLogger("headrace.egress")
 async def admit(bus: Bus, request_id: str, call: ClientCall | bytes) -> Settled:
     """What became of a generate or chat call; whatever goes wrong becomes its refusal."""
     try:
-        return await bus.request(subjects.ingress(0), call, Settled, timeout_s=ADMIT_TIMEOUT_S)
+        return Settled.model_validate_json(await _ask(bus, call, ADMIT_TIMEOUT_S))
     except HeadraceError as error:
         return Settled(request_id=request_id, error=error.info)
     except (OSError, nats.errors.Error):
@@ -35,11 +37,24 @@ async def admit(bus: Bus, request_id: str, call: ClientCall | bytes) -> Settled:
 async def ask(bus: Bus, call: ClientCall | bytes) -> bytes:
     """The answer to any other call, as JSON. Raises `HeadraceError`."""
     try:
-        return await bus.request_bytes(subjects.ingress(0), call, UNARY_TIMEOUT_S)
+        return await _ask(bus, call, UNARY_TIMEOUT_S)
     except (OSError, nats.errors.Error):
         error = HeadraceError(ErrorCode.NO_CAPACITY, no_bus().message)
         error.info = no_bus()
         raise error from None
+
+
+async def _ask(bus: Bus, call: ClientCall | bytes, timeout_s: float) -> bytes:
+    """Again while no ingress serves: nothing has heard the question, and one is started in a second."""
+    async for attempt in AsyncRetrying(
+        retry=retry_if_exception_type(UnservedError),
+        stop=stop_after_delay(UNSERVED_S),
+        wait=wait_random(0.05, 0.1),
+        reraise=True,
+    ):
+        with attempt:
+            return await bus.request_bytes(subjects.ingress(0), call, timeout_s)
+    raise AssertionError("tenacity ends by an answer or an exception")
 
 
 async def who_resumes(bus: Bus, call: ClientCall | bytes) -> tuple[str, str]:

@@ -29,7 +29,7 @@ from contracts.client import (
 )
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.internal import ClientCall, Settled
-from stages.egress import grpc_door
+from stages.egress import admission, grpc_door
 from stages.runtime.client import GrpcCaller, TooLarge
 from stages.runtime.clock import now_ms
 from tests.egress.builders import make_item
@@ -241,7 +241,22 @@ async def test_more_calls_than_the_bound_are_refused(
     await door.stop(0)
 
 
-async def test_nobody_to_admit_is_no_capacity(world: World, caller: GrpcCaller) -> None:
+async def test_an_ingress_that_is_restarted_is_waited_for(world: World, caller: GrpcCaller) -> None:
+    await world.ingress.unsubscribe()
+    await world.bus.client.flush()
+    answers = caller.generate(GenerateRequest(prompt="a"))
+    first = asyncio.ensure_future(anext(answers))
+    await asyncio.sleep(0.3)  # it has been told that nobody serves
+    assert not first.done()
+    await world.bus.serve(subjects.ingress(0), ClientCall, world._on_call)
+    assert (await asyncio.wait_for(first, 20)).type == "accepted"
+    await answers.aclose()
+
+
+async def test_nobody_to_admit_is_no_capacity(
+    world: World, caller: GrpcCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "UNSERVED_S", 0.2)
     await world.ingress.unsubscribe()
     await world.bus.client.flush()
     (answer,) = [answer async for answer in caller.generate(GenerateRequest(prompt="a"))]
