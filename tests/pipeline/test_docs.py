@@ -12,7 +12,7 @@ from contracts.errors import ERROR_TABLE
 from stages.cli.rig import Rig
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/quickstart.md", "docs/api.md")
+PAGES = ("README.md", "docs/quickstart.md", "docs/api.md", "docs/openai.md")
 RUNNABLE = ("ask", "status", "sql", "costs", "models list")
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 
@@ -35,9 +35,15 @@ def commands() -> list[str]:
 
 def here(text: str, rig: Rig) -> str:
     """The documented ports replaced by this pipeline's."""
-    return text.replace("127.0.0.1:4222", rig.nats_url.removeprefix("nats://")).replace(
-        "127.0.0.1:7070", rig.grpc_address
-    )
+    http = rig.http_url.removeprefix("http://").removesuffix("/v1")
+    ports = {
+        "127.0.0.1:4222": rig.nats_url.removeprefix("nats://"),
+        "127.0.0.1:7070": rig.grpc_address,
+        "127.0.0.1:8080": http,
+    }
+    for documented, ours in ports.items():
+        text = text.replace(documented, ours)
+    return text
 
 
 @pytest.mark.parametrize(("page", "code"), blocks("python"))

@@ -70,6 +70,7 @@ async def stream(client: httpx2.AsyncClient, text: str, tokens: int) -> Streamed
         "temperature": 0.0,
         "ignore_eos": True,
         "stream": True,
+        "timeout_ms": 1000 * int(WAIT_S),
     }
     streamed = Streamed(time.perf_counter())
     try:
