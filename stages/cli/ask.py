@@ -221,7 +221,7 @@ def _take(answer: Answer, outcome: Outcome, *, quiet: bool) -> None:
     match answer:
         case Accepted():
             outcome.request_id = answer.request_id
-        case Queued() if not quiet:
+        case Queued() if not quiet and not outcome.pieces:
             Console(stderr=True).print(f"waiting behind {answer.position}", style="dim")
         case Chunk():
             outcome.offset = answer.next_offset

@@ -32,8 +32,9 @@ class NatsSink:
         return await self._publish(CHUNK_ENCODER.encode(chunk))
 
     def cut_off(self, error: ErrorInfo) -> None:
-        """A client that was replaced must know it, or it would resume, and replace the other."""
-        if error.code is ErrorCode.CONFLICT:
+        """A client that was replaced must know it, or it would resume, and replace the other; one
+        whose egress stops resumes sooner. One that is too slow does not need more to read."""
+        if error.code is not ErrorCode.SATURATED:
             self._bus.spawn(self.send(Refused(request_id=self._request_id, error=error)))
 
     def first_unsent(self) -> int | None:

@@ -1,5 +1,6 @@
 """What others ask of the sessions here: queueing, control, the tenant itself by `cancel`."""
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -9,6 +10,7 @@ from contracts.internal import Progress
 from stages.egress.output import End
 from stages.egress.session import Phase
 from stages.egress.sessions import Sessions
+from stages.egress.sink import Nobody
 from stages.runtime.clock import now_ms
 
 REVOKED: Final = ErrorInfo(code=ErrorCode.UNAUTHENTICATED, message="the API key was revoked")
@@ -77,6 +79,17 @@ class Orders:
                 continue
             end = End(FinishReason.CANCELLED, REVOKED)
             await self._sessions.apply(live, live.session.finish(end, now_ms()))
+
+    def send_away(self, error: ErrorInfo, *, waiting_only: bool = False) -> None:
+        """Clients resume elsewhere: their streams end, their sessions stay until they are taken."""
+        for live in self._sessions.all():
+            begun = live.session.moments.started is not None
+            if live.session.phase is Phase.OPENING or (waiting_only and begun):
+                continue
+            sink, live.sink = live.sink, Nobody()
+            live.session.detach(math.inf, None)
+            self._sessions.leave(sink)
+            sink.cut_off(error)
 
     async def end_all(self, error: ErrorInfo, *, waiting_only: bool = False) -> None:
         """The drain time is over: for all, or for those that no executor has begun to answer."""

@@ -12,6 +12,7 @@ from stages.egress.grpc_door import GrpcDoor
 from stages.egress.http.door import HttpDoor
 from stages.egress.keys import Keys
 from stages.egress.nats_door import NatsDoor
+from stages.egress.neighbours import Neighbours
 from stages.egress.orders import Orders
 from stages.egress.renewal import Renewal
 from stages.egress.resuming import Resuming
@@ -47,6 +48,7 @@ class EgressService:
         self.receipts = ending.receipts
         self._sessions = Sessions(context.bus, ending, self._text, egress)
         self._orders = Orders(self._sessions)
+        self._neighbours = Neighbours(egress)
         self._renewal = Renewal(context.bus, self._sessions)
         self._keys = Keys(context.topology, now_ms)
         resuming = Resuming(self._sessions)
@@ -62,6 +64,7 @@ class EgressService:
     async def start(self) -> None:
         """Load the tokenizers, then take frames, questions and calls."""
         await self._serve(self._topology)
+        await self._neighbours.start(self._bus)
         await receive_frames(self._bus, self._sessions, self._egress)
         await self._nats.start()
         await self._grpc.start()
@@ -94,21 +97,27 @@ class EgressService:
 
     async def drain(self) -> None:
         """Refuse new sessions, end queued ones soon, let running ones finish in time, end the rest
-        (all with receipts)."""
+        (all with receipts). Where another egress serves nothing ends: clients go on there."""
         self._sessions.draining = True
         await self._grpc.refuse_new()
         self._http.refuse_new()
         grace_s = DRAIN_S - LAST_S / 2
         stopping = asyncio.gather(self._grpc.stop(grace_s), self._http.stop(grace_s))
         await self._sessions.idle(QUEUED_S)
-        await self._orders.end_all(SHUTTING_DOWN, waiting_only=True)
+        await self._give_up(waiting_only=True)
         await self._sessions.idle(DRAIN_S - LAST_S - QUEUED_S)
-        await self._orders.end_all(SHUTTING_DOWN)
+        await self._give_up(waiting_only=False)
         await self._sessions.idle(LAST_S / 2)
         self._nats.stop()
         self._looking.cancel()
         await self.receipts.drain(0)  # says how many are lost
         await stopping
+
+    async def _give_up(self, *, waiting_only: bool) -> None:
+        if self._neighbours.any():
+            self._orders.send_away(SHUTTING_DOWN, waiting_only=waiting_only)
+        else:
+            await self._orders.end_all(SHUTTING_DOWN, waiting_only=waiting_only)
 
     def counters(self) -> dict[str, float]:
         """Sessions, chunks, tokens, frames."""

@@ -12,6 +12,7 @@ from contracts.client import FinishReason
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.internal import (
     AdoptSession,
+    Beat,
     Done,
     FailSession,
     OpenSession,
@@ -20,6 +21,7 @@ from contracts.internal import (
     Settled,
     SettleSession,
 )
+from stages.egress.neighbours import Neighbours
 from stages.runtime.clock import now_ms
 from stages.runtime.launch import BusAddress
 from tests.egress.builders import ids_of, make_item, make_terms
@@ -308,6 +310,53 @@ async def test_a_revoked_key_ends_its_streams(pair: Pair) -> None:
     assert (last["finish_reason"], last["error"]["code"]) == ("cancelled", "unauthenticated")
     (receipt,) = await pair.world.receipts(1)
     assert (receipt.error_code, receipt.key_id) == ("unauthenticated", "abc")
+
+
+async def test_an_egress_that_stops_beside_another_sends_its_clients_there(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await begun(pair)
+    monkeypatch.setattr(Neighbours, "any", lambda _: True)
+    draining = asyncio.ensure_future(pair.world.service.drain())
+    assert (await until_end(first))[1]["error"]["code"] == "shutting_down"
+    second = await pair.resume("r1", 4)
+    assert (await second.next())["type"] == "accepted"
+    await eventually(lambda: pair.executor.to.get("r1") == OTHER)
+    await pair.executor.make("r1", "two", "stop")
+    assert (await until_end(second))[0] == "two"
+    await draining
+    (receipt,) = await pair.world.receipts(1)
+    assert (receipt.finish_reason, receipt.egress) == (FinishReason.STOP, OTHER)
+
+
+def test_only_a_ready_egress_is_a_neighbour() -> None:
+    now = [0.0]
+    neighbours = Neighbours(EGRESS, lambda: now[0])
+
+    def beat(name: str, **state: bool) -> None:
+        beat = Beat(
+            stage="egress",
+            instance="e",
+            incarnation=name,
+            pid=1,
+            generation=1,
+            ready=state.get("ready", True),
+            draining=state.get("draining", False),
+            spawned_ms=0,
+            sent_ms=0,
+        )
+        neighbours.hear(beat)
+
+    beat(EGRESS)
+    beat(OTHER, ready=False)
+    assert not neighbours.any()
+    beat(OTHER)
+    assert neighbours.any()
+    now[0] = 2.0
+    assert not neighbours.any()
+    beat(OTHER)
+    beat(OTHER, draining=True)
+    assert not neighbours.any()
 
 
 async def test_without_its_streams_an_egress_serves_all_the_same(world: World) -> None:
