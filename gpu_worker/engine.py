@@ -30,6 +30,8 @@ from gpu_worker.sample import Sampler
 from gpu_worker.scheduler import Scheduler
 from stages.runtime.models.spec import ModelSpec
 
+WARM_UP_TOKENS = 6  # more than one row: a prefill, then a decode
+
 
 class Engine:
     """A model, its KV cache, and the requests that run on it.
@@ -119,8 +121,11 @@ class Engine:
             self.cancel(request.id)
 
     def warm_up(self) -> None:
-        """Run a small request, so that no user pays for what libraries do at their first call."""
-        prompt = (0,) * min(self.config.block_size + 2, self._limits.longest - 2)
+        """Run a tiny request, so that no user pays for what libraries do at their first call.
+
+        A longer one would take up to half a second of a restart and warm nothing more.
+        """
+        prompt = (0,) * min(WARM_UP_TOKENS, self._limits.longest - 2)
         for _ in self.stream(Request("warm-up", prompt, max_tokens=2, ignore_eos=True)):
             pass
         self.busy_us = 0
