@@ -18,8 +18,8 @@ from stages.runtime.client import GrpcCaller, NatsCaller
 
 PROMPTS: Final = 8
 PROMPT_TOKENS: Final = 32
-CALL_MS: Final = 60_000  # each call's own deadline
-LIMIT_S: Final = 75.0  # a client waits that long for its terminal
+CALL_MS: Final = 120_000  # each call's own deadline
+LIMIT_S: Final = 135.0  # a client waits that long for its terminal
 ASK_S: Final = 1.0
 
 
