@@ -18,7 +18,7 @@ from stages.control.natsd import NatsServer
 from stages.control.permissions import TABLE, hidden, overlap
 from stages.ingress.service import IngressService
 from stages.runtime.bus import Bus
-from stages.runtime.client import CallerError, NatsCaller
+from stages.runtime.client import AccessDenied, CallerError, NatsCaller, connection
 from tests.support.guarded import LOG, guarded, guarded_topology, guarding_ingress
 from tests.support.nats import flushed
 from tests.support.stages import KEY, OTHER_KEY, key_hash
@@ -185,6 +185,17 @@ async def test_a_revoked_key_s_connections_end_and_others_stay(
         )
         assert json.loads(reply.data)["type"] == "models"
         assert not other.lost.is_set()
+
+
+async def test_our_client_gives_up_where_its_key_was_revoked(
+    server: NatsServer, ingress: IngressService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "DENIED_S", 0.5)
+    async with await NatsCaller.connect(server.url, "acme", KEY) as caller:
+        await ingress.reconfigure(without(PLAN, "acme"), 2)
+        await eventually(lambda: not caller._connection.client.is_connected)
+        with pytest.raises(AccessDenied, match="revoked"):
+            await caller.models()
 
 
 async def test_a_client_let_in_by_an_ingress_that_knew_the_old_keys_is_shown_out(

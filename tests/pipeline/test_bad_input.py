@@ -138,9 +138,10 @@ async def test_keys_are_checked_at_both_doors(
 
 
 async def test_a_nats_client_that_is_in_still_shows_its_key_with_each_call(site: Site) -> None:
-    caller = NatsCaller(site.nats._client, TENANT, "not-a-key")
-    refused = await only(caller.generate(GOOD))
-    assert refused.error.code is ErrorCode.UNAUTHENTICATED
+    client = site.nats._connection.client
+    headers = {"Authorization": "Bearer not-a-key"}
+    reply = await client.request(f"headrace.v1.{TENANT}.models", b"{}", 30, headers=headers)
+    assert Refused.model_validate_json(reply.data).error.code is ErrorCode.UNAUTHENTICATED
 
 
 async def test_nine_megabytes_are_refused_before_they_break_a_connection(site: Site) -> None:

@@ -125,10 +125,10 @@ class Connection:
     async def _on_error(self, error: Exception) -> None:
         """What matters reaches the calls; a callback that raises would kill the connection.
 
-        nats-py itself would go on asking for ever where a key has been revoked.
+        nats-py would go on asking where a key has been revoked, and leave a socket behind each time:
+        the next call opens a new connection, or hears that it is denied.
         """
-        if "authorization" not in str(error).lower() or self.client.is_connected:
-            return
-        self._denied_s = self._denied_s or time.monotonic()
-        if time.monotonic() - self._denied_s > DENIED_S and not self.client.is_closed:
+        denied = "authorization" in str(error).lower() and not self.client.is_connected
+        if denied and not self.client.is_closed:
+            self._denied_s = self._denied_s or time.monotonic()
             self._ending = asyncio.get_running_loop().create_task(self.client.close())
