@@ -18,7 +18,9 @@ from stages.egress.moments import Moments
 from stages.egress.output import NOTHING, ChunkOut, End, Step
 
 UNSETTLED_MS: Final = 10_000.0
-ENDS: Final = frozenset(FinishReason)  # an attempt that was moved or lost ends no request
+# How an attempt ends its request. One that was cancelled, moved or lost does not: whoever cancels a
+# request ends its session here first, so another attempt goes on with what is still open.
+ENDS: Final = frozenset({FinishReason.STOP, FinishReason.LENGTH, FinishReason.ERROR})
 
 
 class Phase(Enum):

@@ -85,6 +85,16 @@ def test_a_gap_that_is_filled_does_no_harm() -> None:
     assert session.wake_ms == FAR
 
 
+@pytest.mark.parametrize("finish", ["cancelled", "moved", "lost"])
+def test_an_attempt_that_was_stopped_does_not_end_its_request(finish: str) -> None:
+    """Seen after a restart of nats-server: queueing stopped an attempt that another one replaced."""
+    session = accepted()
+    text, step = feed(session, make_item("ab", 0), make_item("", 2, finish=finish))
+    assert (text, step.end) == ("ab", None)
+    text, step = feed(session, make_item("c", 2, attempt=2, finish="stop"))
+    assert (text, step.end) == ("c", End(FinishReason.STOP, running=False))
+
+
 def test_a_gap_that_stays_is_no_error_a_new_attempt_closes_it() -> None:
     session = accepted()
     feed(session, make_item("a", 0), make_item("c", 2))
