@@ -121,7 +121,7 @@ async def abandoned(make: Make, age_s: float) -> None:
     record = IdempotencyRecord(
         request_id="dead", body_sha256="b1", created_ms=now_ms() - age_s * 1000
     )
-    await bucket.create("k1", record.model_dump_json().encode())
+    await bucket.put("k1", record.model_dump_json().encode())
 
 
 async def test_what_never_was_stored_is_taken_over_by_exactly_one(make: Make) -> None:
