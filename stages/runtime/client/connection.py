@@ -128,7 +128,6 @@ class Connection:
         nats-py would go on asking where a key has been revoked, and leave a socket behind each time:
         the next call opens a new connection, or hears that it is denied.
         """
-        denied = "authorization" in str(error).lower() and not self.client.is_connected
-        if denied and not self.client.is_closed:
+        if "authorization" in str(error).lower() and self.client.is_reconnecting:
             self._denied_s = self._denied_s or time.monotonic()
             self._ending = asyncio.get_running_loop().create_task(self.client.close())
