@@ -33,6 +33,7 @@ class Connection:
         self._denied_s: float | None = None  # since when the server does not let us in again
         self._mending = asyncio.Lock()
         self._ending: asyncio.Task[None] | None = None
+        self._opened = False
         self.client = Client()
 
     async def open(self) -> None:
@@ -64,6 +65,7 @@ class Connection:
             allow_reconnect=True, max_reconnect_attempts=-1, reconnect_time_wait=0.2
         )
         self.client = client
+        self._opened = True
         self._denied_s = None
 
     def _why_not(self, error: Exception) -> Exception:
@@ -128,6 +130,7 @@ class Connection:
         nats-py would go on asking where a key has been revoked, and leave a socket behind each time:
         the next call opens a new connection, or hears that it is denied.
         """
-        if "authorization" in str(error).lower() and self.client.is_reconnecting:
+        lost = self._opened and not self.client.is_connected and not self.client.is_closed
+        if lost and "authorization" in str(error).lower():
             self._denied_s = self._denied_s or time.monotonic()
             self._ending = asyncio.get_running_loop().create_task(self.client.close())
