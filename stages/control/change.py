@@ -51,6 +51,7 @@ class _Move:
     actuals: Actuals
     steps: Steps
     changes: list[Change]
+    inherited: list[str]  # run already, for this candidate's sake: of a control that died over it
 
     @property
     def staying(self) -> list[str]:
@@ -113,13 +114,20 @@ class Changer:
             await self._repair()
             return f"nothing to change: generation {base.generation.generation} is just this"
         candidate = await self._generations.next_one(topology, call.text, call.reason, call.undoes)
-        move = _Move(base, candidate, actuals, steps, changes)
+        move = _Move(
+            base, candidate, actuals, steps, changes, self._inherited(base, actuals, steps)
+        )
         tell(f"generation {candidate.generation} with {_count(changes, 'change')}")
         await self._before(move, tell)
         await self._after(move, tell)
         await self._generations.keep_actuals(actuals)
         await self._retire.all(steps.surplus, candidate, tell)
         return f"generation {candidate.generation} serves"
+
+    def _inherited(self, base: Stored, actuals: Actuals, steps: Steps) -> list[str]:
+        wanted = self._planner(base.generation.topology, actuals)
+        strangers = reconcile(wanted, self._fleet.specs().values()).surplus
+        return [one.instance for one in strangers if one in steps.keep]
 
     async def _base(self, call: ApplyCall) -> Stored:
         base = await self._generations.spec()
@@ -174,12 +182,12 @@ class Changer:
         """New processes. Stages start with what serves, and are prepared as their siblings are: only
         an executor may need what is new."""
         started = move.steps.start
-        if not started:
+        names = [*move.inherited, *(one.instance for one in started)]
+        if not names:
             return
         for one in started:
             which = move.candidate if one.stage == EXECUTOR else move.base.generation
             self._fleet.start(one, which.generation)
-        names = [one.instance for one in started]
         tell(f"starting {', '.join(names)}")
         limit_s = EXECUTOR_READY_S + _SLACK_S
         try:

@@ -277,6 +277,20 @@ async def test_what_a_control_that_died_before_the_switch_started_is_ended(site:
     assert await site.serving() == 3
 
 
+async def test_what_a_control_that_died_had_started_must_be_ready_before_the_same_change_serves(
+    site: Site,
+) -> None:
+    """It runs already, so it is not started; its pool must not serve before it is ready."""
+    candidate = await site.generations.next_one(BIG, "", "apply")
+    await site.generations.announce(candidate)
+    site.fleet.wish("q-0", "start", "no such model")
+    extra = next(one for one in planner(BIG, Actuals()) if one.instance == "q-0")
+    site.fleet.start(extra, candidate.generation)
+    with pytest.raises(HeadraceError, match="q-0 does not start"):
+        await site.apply(BIG)
+    assert await site.serving() == 1
+
+
 async def test_what_a_control_that_died_after_the_switch_left_over_is_finished(site: Site) -> None:
     """Spec 2 with one executor of three wanted alive, and an outdated one: finished."""
     wanted = edited(FIRST, pools=pools(threads=1))
