@@ -1,6 +1,7 @@
 """A door's questions to ingress. Every check of a call is made there, so all doors behave alike."""
 
 import logging
+import time
 from typing import Final
 
 import nats.errors
@@ -10,12 +11,14 @@ from contracts import subjects
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.internal import ClientCall, Settled
 from stages.egress.session import UNSETTLED_MS
-from stages.runtime.bus import Bus, UnservedError
+from stages.runtime.bus import Bus, UnansweredError, UnservedError
 
-# The session gives up first (10 s); an answer after that is closed as an orphan.
-ADMIT_TIMEOUT_S: Final = UNSETTLED_MS / 1000 + 5
+# The session itself gives up after 10 s; an answer after that is closed as an orphan.
+ADMIT_TIMEOUT_S: Final = UNSETTLED_MS / 1000 - 0.5
 UNARY_TIMEOUT_S: Final = 5.0
-UNSERVED_S: Final = 4.0
+# An ingress that died with the question in hand never answers; admission is idempotent by request id.
+TRY_S: Final = 2.0
+LARGE_BYTES: Final = 256 << 10  # takes ingress longer, and is not given to it twice
 
 log = logging.getLogger("headrace.egress")
 
@@ -45,15 +48,19 @@ async def ask(bus: Bus, call: ClientCall | bytes) -> bytes:
 
 
 async def _ask(bus: Bus, call: ClientCall | bytes, timeout_s: float) -> bytes:
-    """Again while no ingress serves: nothing has heard the question, and one is started in a second."""
+    """Again while no ingress serves or answers: one that was lost is started again in a second."""
+    question = call if isinstance(call, bytes) else call.model_dump_json().encode()
+    end = time.monotonic() + timeout_s
     async for attempt in AsyncRetrying(
-        retry=retry_if_exception_type(UnservedError),
-        stop=stop_after_delay(UNSERVED_S),
+        retry=retry_if_exception_type((UnservedError, UnansweredError)),
+        stop=stop_after_delay(timeout_s - TRY_S / 2),
         wait=wait_random(0.05, 0.1),
         reraise=True,
     ):
         with attempt:
-            return await bus.request_bytes(subjects.ingress(0), call, timeout_s)
+            left_s = max(end - time.monotonic(), 0.1)
+            try_s = left_s if len(question) > LARGE_BYTES else min(TRY_S, left_s)
+            return await bus.request_bytes(subjects.ingress(0), question, try_s)
     raise AssertionError("tenacity ends by an answer or an exception")
 
 

@@ -256,7 +256,7 @@ async def test_an_ingress_that_is_restarted_is_waited_for(world: World, caller: 
 async def test_nobody_to_admit_is_no_capacity(
     world: World, caller: GrpcCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "UNSERVED_S", 0.2)
+    monkeypatch.setattr(admission, "ADMIT_TIMEOUT_S", 1.2)  # tries end at 0.2 s
     await world.ingress.unsubscribe()
     await world.bus.client.flush()
     (answer,) = [answer async for answer in caller.generate(GenerateRequest(prompt="a"))]

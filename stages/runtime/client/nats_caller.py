@@ -37,6 +37,7 @@ CANCELLED: TypeAdapter[CancelReply | Refused] = TypeAdapter(CancelReply | Refuse
 MODELS: TypeAdapter[ModelList | Refused] = TypeAdapter(ModelList | Refused)
 SILENCE_S: Final = 3.0  # an egress sends a heartbeat every second when there is nothing else
 RESUMED_S: Final = 6.0  # it may wait for a new owner of a queue
+REPEATED_S: Final = 6.0  # an ingress that died with the call never answers: it is asked again
 
 
 class NatsCaller(Caller):
@@ -116,7 +117,7 @@ class NatsCaller(Caller):
         """Any body, unchecked but for its size (tests send broken ones)."""
         until = time.monotonic() + timeout_s
         answers = continued(
-            lambda: self._once(verb, body, until),
+            lambda: self._once(verb, body, until, REPEATED_S if repeatable else FIRST_ANSWER_S),
             lambda known, after: self._resumed(known, after, until),
             Place(),
             until,
@@ -128,10 +129,11 @@ class NatsCaller(Caller):
 
     def _resumed(self, request_id: str, offset: int, until: float) -> AsyncGenerator[Answer, None]:
         body = json.dumps({"request_id": request_id, "offset": offset}).encode()
-        return self._once("resume", body, until)
+        return self._once("resume", body, until, RESUMED_S)
 
-    async def _once(self, verb: str, body: bytes, until: float) -> AsyncGenerator[Answer, None]:
-        first_s = RESUMED_S if verb == "resume" else FIRST_ANSWER_S
+    async def _once(
+        self, verb: str, body: bytes, until: float, first_s: float
+    ) -> AsyncGenerator[Answer, None]:
         async with contextlib.aclosing(self._messages(verb, body, until, first_s)) as messages:
             async for data in messages:
                 yield _parse(ANSWER, data)
