@@ -26,7 +26,7 @@ def test_status_is_healthy_and_names_every_process(rig: Rig) -> None:
     assert status["healthy"], status["problems"]
     assert status["conservation"]["balanced"]
     pids = [one["pid"] for one in (*status["stages"], *status["executors"], status["bus"])]
-    assert len(set(pids)) == len(pids) == 7
+    assert len(set(pids)) == len(pids) == 8
 
 
 def test_no_secret_is_in_a_command_line_or_an_environment(rig: Rig) -> None:
