@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from contracts.errors import ErrorCode, HeadraceError
-from contracts.internal import RepairCall, RepairReply
+from contracts.sessions import RepairCall, RepairReply
 from gpu_worker.roster import Held, Roster
 
 KEPT_S: Final = 30.0  # after an attempt's end

@@ -14,14 +14,8 @@ from nats.aio.msg import Msg
 
 from contracts import subjects
 from contracts.frames import FRAME_ENCODER, LeaseReply
-from contracts.internal import (
-    CancelNotice,
-    Inventory,
-    InventoryCall,
-    Lease,
-    RepairCall,
-    RepairReply,
-)
+from contracts.internal import CancelNotice, Inventory, InventoryCall, Lease
+from contracts.sessions import RepairCall, RepairReply
 from contracts.topology import Topology
 from contracts.usage import Price
 from gpu_worker.config import EngineConfig, device_for

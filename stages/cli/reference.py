@@ -11,7 +11,17 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import models_json_schema
 
-from contracts import client, errors, frames, internal, lifecycle, status, topology, usage
+from contracts import (
+    client,
+    errors,
+    frames,
+    internal,
+    lifecycle,
+    sessions,
+    status,
+    topology,
+    usage,
+)
 from contracts.topology import Topology
 from stages.cli.common import FAILED
 from stages.cli.permissions_page import permissions_page
@@ -113,6 +123,7 @@ def schemas() -> Iterator[tuple[str, dict[str, Any]]]:
         ("errors", errors),
         ("internal", internal),
         ("lifecycle", lifecycle),
+        ("sessions", sessions),
         ("status", status),
         ("usage", usage),
     ):

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from typing import Final
 
 from contracts.client import FinishReason
-from contracts.internal import Progress
+from contracts.sessions import Progress
 from stages.runtime.streams import KEPT_S
 
 KEEP_MS: Final = 60_000.0

@@ -9,7 +9,8 @@ import nats.errors
 from contracts import subjects
 from contracts.client import Complete, Refused
 from contracts.errors import ErrorCode, ErrorInfo
-from contracts.internal import CancelNotice, SessionRecord
+from contracts.internal import CancelNotice
+from contracts.sessions import SessionRecord
 from contracts.topology import Topology
 from contracts.usage import ReceiptEvent
 from stages.egress.closed import Closed

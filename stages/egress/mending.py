@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from contracts import subjects
 from contracts.errors import HeadraceError
 from contracts.frames import TokenItem
-from contracts.internal import RepairCall, RepairReply
+from contracts.sessions import RepairCall, RepairReply
 from stages.egress.live import Live
 from stages.egress.output import Step
 from stages.egress.recorder import recorded

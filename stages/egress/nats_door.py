@@ -12,11 +12,11 @@ from pydantic import BaseModel
 from contracts import subjects
 from contracts.client import Queued
 from contracts.errors import ErrorCode, HeadraceError
-from contracts.internal import (
+from contracts.internal import Done
+from contracts.sessions import (
     SESSION_CALL,
     AdoptSession,
     CancelSession,
-    Done,
     DropSession,
     FailSession,
     OpenSession,

@@ -6,7 +6,7 @@ from typing import Final
 
 from contracts.client import FinishReason, Queued
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
-from contracts.internal import Progress
+from contracts.sessions import Progress
 from stages.egress.output import End
 from stages.egress.session import Phase
 from stages.egress.sessions import Sessions

@@ -1,7 +1,8 @@
 """What a closed session is told and billed."""
 
 from contracts.client import Complete, Cost, Usage
-from contracts.internal import AdmitReply, SessionRecord
+from contracts.internal import AdmitReply
+from contracts.sessions import SessionRecord
 from contracts.topology import Topology
 from contracts.usage import ReceiptEvent
 from stages.egress.output import End

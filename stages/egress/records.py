@@ -9,7 +9,8 @@ from pydantic import ValidationError
 
 from contracts import subjects
 from contracts.client import MAX_REQUEST_BYTES
-from contracts.internal import AdmitReply, SessionRecord
+from contracts.internal import AdmitReply
+from contracts.sessions import SessionRecord
 from stages.runtime.bus import Bus
 
 log = logging.getLogger("headrace.egress")

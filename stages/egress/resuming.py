@@ -9,7 +9,8 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from contracts.client import Accepted, Refused
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
-from contracts.internal import AdmitReply, AdoptSession, Progress, SessionRecord, Work
+from contracts.internal import AdmitReply, Work
+from contracts.sessions import AdoptSession, Progress, SessionRecord
 from stages.egress.delivery import Delivery
 from stages.egress.live import Live
 from stages.egress.session import Phase, Session

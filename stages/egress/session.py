@@ -11,7 +11,8 @@ from typing import Final
 from contracts.client import FinishReason
 from contracts.errors import ErrorCode, ErrorInfo
 from contracts.frames import TokenItem
-from contracts.internal import AdmitReply, Door, Progress
+from contracts.internal import AdmitReply, Door
+from contracts.sessions import Progress
 from stages.egress.assembly import Assembly
 from stages.egress.delivery import Delivery, Text
 from stages.egress.moments import Moments

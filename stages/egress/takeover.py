@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from contracts import subjects
 from contracts.errors import ErrorCode, HeadraceError
-from contracts.internal import Progress, ProgressReply, TakeReply, TakeSession, YieldSession
+from contracts.sessions import Progress, ProgressReply, TakeReply, TakeSession, YieldSession
 from stages.runtime.bus import Bus, UnservedError
 
 TAKE_S: Final = 1.0

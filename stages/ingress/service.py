@@ -13,16 +13,8 @@ from pydantic import BaseModel
 from contracts import subjects
 from contracts.client import CancelReply, Refused
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
-from contracts.internal import (
-    Beat,
-    CancelSession,
-    ClientCall,
-    ResumeSession,
-    Settled,
-    SettleSession,
-    Verb,
-    Work,
-)
+from contracts.internal import Beat, ClientCall, Settled, Verb, Work
+from contracts.sessions import CancelSession, ResumeSession, SettleSession
 from contracts.topology import Topology
 from stages.ingress.access import bearer_key
 from stages.ingress.admission import Admission, settle_session, settled

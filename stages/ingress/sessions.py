@@ -11,15 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from contracts import subjects
 from contracts.errors import ErrorCode, HeadraceError
-from contracts.internal import (
-    CancelSession,
-    Done,
-    DropSession,
-    OpenSession,
-    ResumeSession,
-    SessionRecord,
-    Work,
-)
+from contracts.internal import Done, Work
+from contracts.sessions import CancelSession, DropSession, OpenSession, ResumeSession, SessionRecord
 from stages.ingress.egresses import Egresses
 from stages.runtime.bus import Bus, UnansweredError, UnservedError
 

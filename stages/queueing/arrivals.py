@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from contracts import subjects
 from contracts.errors import ErrorCode, HeadraceError
-from contracts.internal import AdmitReply, Done, Settled, SettleSession, Work
+from contracts.internal import AdmitReply, Done, Settled, Work
+from contracts.sessions import SettleSession
 from contracts.topology import PoolSection
 from stages.queueing.board import Board
 from stages.queueing.clocks import Clocks

@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from contracts import subjects
 from contracts.client import FinishReason
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
-from contracts.internal import CancelNotice, Done, FailSession
+from contracts.internal import CancelNotice, Done
+from contracts.sessions import FailSession
 from contracts.usage import ReceiptEvent
 from stages.queueing.clocks import Clocks
 from stages.queueing.ledger import Entry

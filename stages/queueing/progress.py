@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from contracts import subjects
 from contracts.client import FinishReason
 from contracts.errors import HeadraceError
-from contracts.internal import Progress, ProgressQuery, ProgressReply
+from contracts.sessions import Progress, ProgressQuery, ProgressReply
 from stages.queueing.board import Board
 from stages.queueing.clocks import Clocks
 from stages.queueing.closing import Closing

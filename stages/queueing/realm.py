@@ -14,7 +14,8 @@ from pydantic import BaseModel
 
 from contracts import subjects
 from contracts.errors import ErrorCode, HeadraceError
-from contracts.internal import AdmitReply, MoveCall, MoveReply, TakeReply, TakeSession, Work
+from contracts.internal import AdmitReply, MoveCall, MoveReply, Work
+from contracts.sessions import TakeReply, TakeSession
 from contracts.topology import Topology
 from stages.queueing.admission import Admissions
 from stages.queueing.board import Board

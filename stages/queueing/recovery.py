@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final
 
-from contracts.internal import Progress, Work
+from contracts.internal import Work
+from contracts.sessions import Progress
 from stages.queueing.ledger import Entry, State
 
 MAX_TRIES: Final = 3

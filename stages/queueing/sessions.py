@@ -9,7 +9,8 @@ from nats.aio.msg import Msg
 
 from contracts import subjects
 from contracts.errors import ErrorCode, HeadraceError
-from contracts.internal import AdmitReply, AdoptSession, Done, TakeReply, TakeSession, YieldSession
+from contracts.internal import AdmitReply, Done
+from contracts.sessions import AdoptSession, TakeReply, TakeSession, YieldSession
 from stages.queueing.board import Board
 from stages.queueing.clocks import Clocks
 from stages.queueing.ledger import Entry, State

@@ -10,7 +10,7 @@ from typing import Final
 import nats.errors
 
 from contracts import subjects
-from contracts.internal import QueuePosition
+from contracts.sessions import QueuePosition
 from stages.queueing.arrivals import Arrivals
 from stages.queueing.board import Board
 from stages.queueing.clocks import Clocks

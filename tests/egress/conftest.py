@@ -11,16 +11,8 @@ from nats.aio.msg import Msg
 from contracts import subjects
 from contracts.client import CancelReply, CancelRequest, ResumeRequest
 from contracts.frames import FRAME_ENCODER, TokenFrame, TokenItem
-from contracts.internal import (
-    CancelNotice,
-    CancelSession,
-    ClientCall,
-    Done,
-    OpenSession,
-    ResumeSession,
-    Settled,
-    SettleSession,
-)
+from contracts.internal import CancelNotice, ClientCall, Done, Settled
+from contracts.sessions import CancelSession, OpenSession, ResumeSession, SettleSession
 from contracts.usage import USAGE_EVENT, ReceiptEvent
 from stages.egress import service as egress_service
 from stages.egress.service import EgressService

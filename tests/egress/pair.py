@@ -11,15 +11,8 @@ from nats.aio.msg import Msg
 from contracts import subjects
 from contracts.errors import ErrorCode, HeadraceError
 from contracts.frames import FRAME_ENCODER, TokenFrame, TokenItem
-from contracts.internal import (
-    AdmitReply,
-    Done,
-    RepairCall,
-    RepairReply,
-    ResumeSession,
-    TakeReply,
-    TakeSession,
-)
+from contracts.internal import AdmitReply, Done
+from contracts.sessions import RepairCall, RepairReply, ResumeSession, TakeReply, TakeSession
 from stages.egress.service import EgressService
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms

@@ -6,7 +6,8 @@ import pytest
 
 from contracts import subjects
 from contracts.errors import ErrorCode, HeadraceError
-from contracts.internal import Done, OpenSession
+from contracts.internal import Done
+from contracts.sessions import OpenSession
 from tests.egress.builders import make_item
 from tests.egress.conftest import World
 from tests.egress.test_nats_door import DOOR, eventually, opened

@@ -4,7 +4,7 @@ import asyncio
 
 from contracts import subjects
 from contracts.client import FinishReason
-from contracts.internal import ProgressQuery, ProgressReply
+from contracts.sessions import ProgressQuery, ProgressReply
 from tests.egress.builders import make_item
 from tests.egress.conftest import EGRESS, World
 from tests.egress.test_nats_door import opened

@@ -1,7 +1,8 @@
 """A request that waits goes to another pool: the caller and the bill hear of the pool it ran in."""
 
 from contracts import subjects
-from contracts.internal import Done, Settled, SettleSession
+from contracts.internal import Done, Settled
+from contracts.sessions import SettleSession
 from tests.egress.builders import make_item, make_terms
 from tests.egress.conftest import EGRESS, World
 from tests.egress.test_nats_door import Inbox, opened

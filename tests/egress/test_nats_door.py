@@ -10,16 +10,15 @@ from nats.aio.msg import Msg
 from contracts import subjects
 from contracts.client import FinishReason
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
-from contracts.internal import (
+from contracts.internal import Done, Settled
+from contracts.sessions import (
     CancelSession,
-    Done,
     DropSession,
     FailSession,
     OpenSession,
     ProgressQuery,
     ProgressReply,
     QueuePosition,
-    Settled,
 )
 from stages.runtime.client.answers import ANSWER
 from stages.runtime.clock import new_request_id

@@ -10,15 +10,13 @@ import pytest
 from contracts import subjects
 from contracts.client import FinishReason
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
-from contracts.internal import (
+from contracts.internal import Beat, Done, Settled
+from contracts.sessions import (
     AdoptSession,
-    Beat,
-    Done,
     FailSession,
     OpenSession,
     ProgressQuery,
     ProgressReply,
-    Settled,
     SettleSession,
 )
 from stages.egress.neighbours import Neighbours

@@ -12,14 +12,8 @@ from contracts import subjects
 from contracts.client import FinishReason
 from contracts.errors import ErrorCode, HeadraceError
 from contracts.frames import FRAME_DECODER, TokenItem
-from contracts.internal import (
-    CancelNotice,
-    Inventory,
-    InventoryCall,
-    Release,
-    RepairCall,
-    RepairReply,
-)
+from contracts.internal import CancelNotice, Inventory, InventoryCall, Release
+from contracts.sessions import RepairCall, RepairReply
 from contracts.usage import AttemptEvent, AttemptReport, IntervalEvent
 from gpu_worker import service as service_module
 from gpu_worker.service import ExecutorService

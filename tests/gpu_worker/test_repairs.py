@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from contracts.errors import ErrorCode, HeadraceError
-from contracts.internal import RepairCall
+from contracts.sessions import RepairCall
 from gpu_worker import repairs as repairs_module
 from gpu_worker.repairs import KEPT_S, Repairs
 from gpu_worker.roster import Held, Roster

@@ -14,21 +14,15 @@ from pydantic import BaseModel
 
 from contracts import subjects
 from contracts.errors import ErrorCode, HeadraceError
-from contracts.internal import (
+from contracts.internal import AdmitReply, Beat, CancelNotice, ClientCall, Done, Settled, Work
+from contracts.sessions import (
     SESSION_CALL,
-    AdmitReply,
-    Beat,
-    CancelNotice,
     CancelSession,
-    ClientCall,
-    Done,
     DropSession,
     OpenSession,
     ResumeSession,
     SessionRecord,
-    Settled,
     SettleSession,
-    Work,
 )
 from stages.ingress.service import IngressService
 from stages.routing.service import RoutingService

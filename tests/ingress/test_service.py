@@ -12,9 +12,7 @@ from nats.aio.client import Client
 from contracts import subjects
 from contracts.client import ModelList, Refused
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
-from contracts.internal import (
-    Settled,
-)
+from contracts.internal import Settled
 from stages.ingress import admission, sessions
 from stages.ingress.service import IngressService
 from stages.runtime.bus import Bus

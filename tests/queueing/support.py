@@ -12,23 +12,25 @@ from contracts import subjects
 from contracts.client import FinishReason, Priority, Sampling
 from contracts.frames import FRAME_ENCODER, Credit, LeaseReply
 from contracts.internal import (
-    SESSION_CALL,
     AdmitReply,
-    AdoptSession,
     Beat,
     CancelNotice,
     Done,
-    FailSession,
     Inventory,
     InventoryCall,
     Lease,
+    Stamps,
+    Work,
+)
+from contracts.sessions import (
+    SESSION_CALL,
+    AdoptSession,
+    FailSession,
     Progress,
     ProgressQuery,
     ProgressReply,
     QueuePosition,
     SettleSession,
-    Stamps,
-    Work,
 )
 from contracts.usage import ReceiptEvent
 from stages.queueing.ledger import Entry

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from contracts import subjects
-from contracts.internal import Progress
+from contracts.sessions import Progress
 from contracts.usage import USAGE_EVENT, AttemptEvent, AttemptReport, Price
 from stages.queueing.attempts import KEEP_S, Attempts, Reports
 from stages.runtime.bus import Bus

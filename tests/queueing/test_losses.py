@@ -10,7 +10,8 @@ from pydantic import BaseModel
 from contracts import subjects
 from contracts.client import FinishReason
 from contracts.errors import HeadraceError
-from contracts.internal import CancelNotice, Progress
+from contracts.internal import CancelNotice
+from contracts.sessions import Progress
 from stages.queueing.ledger import State
 from stages.runtime.bus import Bus
 from tests.queueing.conftest import Queueing

@@ -2,7 +2,8 @@
 
 from contracts.client import FinishReason
 from contracts.frames import Credit
-from contracts.internal import Progress, Work
+from contracts.internal import Work
+from contracts.sessions import Progress
 from contracts.topology import PoolSection
 from stages.queueing.ledger import Entry, State
 from stages.queueing.pool import PoolQueue

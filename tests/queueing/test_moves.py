@@ -21,9 +21,9 @@ from contracts.internal import (
     InventoryCall,
     MoveCall,
     MoveReply,
-    Progress,
     Work,
 )
+from contracts.sessions import Progress
 from stages.queueing import moves
 from stages.runtime.bus import Bus
 from stages.runtime.launch import BusAddress

@@ -6,7 +6,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, rule
 
 from contracts.client import FinishReason, Priority
 from contracts.frames import Credit
-from contracts.internal import Progress
+from contracts.sessions import Progress
 from contracts.topology import PoolSection
 from stages.queueing.ledger import State
 from stages.queueing.pool import Grant, PoolQueue

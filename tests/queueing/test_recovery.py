@@ -2,7 +2,7 @@
 
 from contracts.client import FinishReason
 from contracts.frames import Credit
-from contracts.internal import Progress
+from contracts.sessions import Progress
 from contracts.topology import PoolSection
 from stages.queueing.credit import Executor, Executors
 from stages.queueing.ledger import Entry, Ledger, State

@@ -5,7 +5,7 @@ import json
 
 from contracts import subjects
 from contracts.client import FinishReason
-from contracts.internal import Progress
+from contracts.sessions import Progress
 from contracts.topology import Topology
 from stages.runtime.bus import Bus
 from tests.queueing.conftest import Queueing

@@ -7,7 +7,8 @@ import pytest
 
 from contracts import subjects
 from contracts.errors import ErrorCode, HeadraceError
-from contracts.internal import Progress, Release, TakeReply, TakeSession, Work
+from contracts.internal import Release, Work
+from contracts.sessions import Progress, TakeReply, TakeSession
 from stages.queueing.service import QueueingService
 from stages.runtime.bus import Bus
 from tests.queueing.conftest import Queueing

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from contracts import subjects
 from contracts.frames import FRAME_ENCODER
-from contracts.internal import Done, Progress, ProgressQuery
+from contracts.internal import Done
+from contracts.sessions import Progress, ProgressQuery
 from stages.queueing.eviction import Eviction, Kind
 from stages.queueing.suspects import CALM_S, RETURN_S, Suspects
 from stages.runtime.bus import Bus
