@@ -7,7 +7,6 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-import nats
 import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
@@ -19,6 +18,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_delay, wait_e
 
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from stages.runtime.launch import BusAddress
+from stages.runtime.wire import WireClient
 
 ERROR_HEADER: Final = "Headrace-Error"
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -46,6 +46,7 @@ class Bus:
         self.client = client
         self.js: JetStreamContext = client.jetstream(timeout=2.0)
         self._reconnected_s: float | None = None
+        self._away = False
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -53,12 +54,17 @@ class Bus:
         """Connect within 5 s or raise `TimeoutError`, `OSError` or `nats.errors.Error`."""
         bus: Bus | None = None
 
+        async def disconnected() -> None:
+            if bus is not None:
+                bus._away = True
+
         async def reconnected() -> None:
             if bus is not None:
-                bus._reconnected_s = time.monotonic()
+                bus._reconnected_s, bus._away = time.monotonic(), False
 
-        client = await asyncio.wait_for(
-            nats.connect(
+        client = WireClient()
+        await asyncio.wait_for(
+            client.connect(
                 address.url,
                 user=address.user,
                 password=address.password,
@@ -69,6 +75,7 @@ class Bus:
                 error_cb=_report,
                 pending_size=16 << 20,
                 inbox_prefix=address.inbox,
+                disconnected_cb=disconnected,
                 reconnected_cb=reconnected,
             ),
             CONNECT_TIMEOUT_S,  # without it the first connect would be tried for ever
@@ -77,8 +84,12 @@ class Bus:
         return bus
 
     def connected_for_s(self) -> float:
-        """How long this connection has held since it was last lost; infinite if it never was."""
-        if not self.client.is_connected:
+        """How long this connection has held since it was last lost; infinite if it never was.
+
+        nats-py calls itself connected before it tells us, and what waited for the connection is
+        answered by then (503 from inboxes that are not back): until it has told us this is 0.
+        """
+        if self._away or not self.client.is_connected:
             return 0.0
         return math.inf if self._reconnected_s is None else time.monotonic() - self._reconnected_s
 
