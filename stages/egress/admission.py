@@ -26,7 +26,9 @@ log = logging.getLogger("headrace.egress")
 async def admit(bus: Bus, request_id: str, call: ClientCall | bytes) -> Settled:
     """What became of a generate or chat call; whatever goes wrong becomes its refusal."""
     try:
-        return Settled.model_validate_json(await _ask(bus, call, ADMIT_TIMEOUT_S))
+        settled = Settled.model_validate_json(await _ask(bus, call, ADMIT_TIMEOUT_S))
+        _check(settled, request_id)
+        return settled
     except HeadraceError as error:
         return Settled(request_id=request_id, error=error.info)
     except (OSError, nats.errors.Error):
@@ -35,6 +37,15 @@ async def admit(bus: Bus, request_id: str, call: ClientCall | bytes) -> Settled:
         log.exception("admission of %s failed", request_id)
         info = ErrorInfo(code=ErrorCode.INTERNAL, message="admission failed; see egress's log")
         return Settled(request_id=request_id, error=info)
+
+
+def _check(settled: Settled, request_id: str) -> None:
+    """An answer that settles nothing here would leave the client waiting. Raises ValueError."""
+    outcomes = (settled.admitted, settled.error, settled.same_as)
+    if settled.request_id != request_id or all(each is None for each in outcomes):
+        raise ValueError(f"ingress settled {settled.request_id!r} by {outcomes}")
+    if settled.admitted is not None and settled.admitted.work.request_id != request_id:
+        raise ValueError(f"ingress admitted {settled.admitted.work.request_id!r}")
 
 
 async def ask(bus: Bus, call: ClientCall | bytes) -> bytes:

@@ -1,7 +1,7 @@
 """Sessions that ended lately, so that late questions are answered right."""
 
 from collections import OrderedDict
-from typing import Final
+from typing import Final, NamedTuple
 
 from contracts.client import FinishReason
 from contracts.sessions import Progress
@@ -11,26 +11,45 @@ KEEP_MS: Final = 60_000.0
 RECORDS_BYTES: Final = 32 << 20
 
 
+class Known(NamedTuple):
+    """A session that is not here any more."""
+
+    since: float
+    tenant: str | None
+    progress: Progress
+    moved: bool  # to another egress, where it may still be open
+
+
 class Closed:
     """Remembers ids, tenants and progress for 60 s (token ids are dropped), and the newest records
     of finished answers (32 MB) in case the stream of records loses them."""
 
     def __init__(self, records_bytes: int = RECORDS_BYTES) -> None:
-        self._known: OrderedDict[str, tuple[float, str | None, Progress]] = OrderedDict()
+        self._known: OrderedDict[str, Known] = OrderedDict()
         self._records: OrderedDict[str, tuple[float, bytes]] = OrderedDict()
         self._most = records_bytes
         self._held = 0
 
-    def add(self, request_id: str, tenant: str | None, attempt: int, now: float) -> None:
-        """A session ended now; older ones than 60 s are forgotten."""
+    def add(
+        self,
+        request_id: str,
+        tenant: str | None,
+        attempt: int,
+        now: float,
+        *,
+        moved: bool = False,
+    ) -> None:
+        """A session ended now, or goes on at another egress; older ones than 60 s are forgotten."""
         progress = Progress(request_id=request_id, open=False, attempt=attempt, ids=[])
         self._known.pop(request_id, None)
-        self._known[request_id] = (now, tenant, progress)
-        while self._known and next(iter(self._known.values()))[0] < now - KEEP_MS:
+        self._known[request_id] = Known(now, tenant, progress, moved)
+        while self._known and next(iter(self._known.values())).since < now - KEEP_MS:
             self._known.popitem(last=False)
 
     def keep(self, request_id: str, record: bytes, now: float) -> None:
         """The record of a session that has ended now."""
+        _, older = self._records.pop(request_id, (now, b""))
+        self._held -= len(older)
         self._records[request_id] = (now, record)
         self._held += len(record)
         while self._records and self._stale(next(iter(self._records.values()))[0], now):
@@ -57,15 +76,22 @@ class Closed:
         """Its receipt is stored: queueing, should it have missed it, can count the end."""
         known = self._known.pop(request_id, None)
         if known is not None:
-            progress = known[2].model_copy(update={"finish_reason": reason})
-            self._known[request_id] = (now, known[1], progress)  # the last one again: order of time
+            progress = known.progress.model_copy(update={"finish_reason": reason})
+            # the last one again: order of time
+            self._known[request_id] = known._replace(since=now, progress=progress)
 
     def owned(self, request_id: str, tenant: str) -> bool:
         """Whether this tenant's session is remembered."""
         known = self._known.get(request_id)
-        return known is not None and known[1] == tenant
+        return known is not None and known.tenant == tenant
 
     def progress(self, request_id: str) -> Progress | None:
-        """What queueing is told; None = never heard of it."""
+        """As it was when it was closed here; None = never heard of it."""
         known = self._known.get(request_id)
-        return known[2] if known is not None else None
+        return known.progress if known is not None else None
+
+    def told(self, request_id: str) -> Progress | None:
+        """What queueing is told: nothing of one that moved, or it would wait for an end from here
+        instead of asking the others where it is."""
+        known = self._known.get(request_id)
+        return known.progress if known is not None and not known.moved else None

@@ -66,7 +66,7 @@ class Orders:
         found = (
             live.session.progress()
             if (live := self._sessions.find(request_id)) is not None
-            else self._sessions.closed.progress(request_id)
+            else self._sessions.closed.told(request_id)
             for request_id in request_ids
         )
         return [progress for progress in found if progress is not None]

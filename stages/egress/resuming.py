@@ -104,6 +104,8 @@ class Resuming:
             await self._attach(live, offset, sink)
             return
         record = None if live is not None else await self._record(request_id)
+        if live is None and (request_id in self._moving or self._sessions.find(request_id)):
+            raise NotYetError  # another resume, or queueing, was quicker while we read
         if record is None or record.tenant != tenant:
             raise self._unknown(request_id, waited_s)
         if record.complete is not None:
@@ -265,7 +267,8 @@ class Resuming:
         if session.phase is not Phase.CLOSED:  # not settled: nobody can know it elsewhere
             return []
         sessions.forget(live)
-        sessions.closed.add(request_id, session.tenant, session.assembly.attempt, now_ms())
+        attempt = session.assembly.attempt
+        sessions.closed.add(request_id, session.tenant, attempt, now_ms(), moved=True)
         live.sink.cut_off(REPLACED)
         return [progress]
 

@@ -244,7 +244,8 @@ class Sessions:
         if live.alarm is not None:
             live.alarm.cancel()
         self._held.pop(live.sink, None)
-        del self._open[live.session.request_id]
+        if self._open.get(live.session.request_id) is live:
+            del self._open[live.session.request_id]
         if not self._open:
             self._empty.set()
 

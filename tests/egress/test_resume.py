@@ -120,7 +120,21 @@ async def test_a_session_moves_to_the_egress_where_its_client_resumes(pair: Pair
     assert (receipt.egress, receipt.completion_tokens) == (OTHER, 13)
     query = ProgressQuery(request_ids=["r1"])
     reply = await pair.world.bus.request(DOOR, query, ProgressReply, timeout_s=10)
-    assert [(each.open, each.finish_reason) for each in reply.sessions] == [(False, None)]
+    assert not reply.sessions  # queueing must ask on: it is open elsewhere
+
+
+async def test_two_clients_that_resume_at_once_move_a_session_once(pair: Pair) -> None:
+    await begun(pair)
+    inboxes = await asyncio.gather(pair.resume("r1", 4), pair.resume("r1", 4))
+    for inbox in inboxes:
+        assert (await inbox.next())["type"] == "accepted"
+    await eventually(lambda: pair.executor.to.get("r1") == OTHER)
+    await pair.executor.make("r1", "two", "stop")
+    ends = [(await until_end(inbox))[1]["type"] for inbox in inboxes]
+    assert sorted(ends) == ["complete", "error"]  # the last one has replaced the other
+    assert len(pair.owner.taken) == 1
+    counters = pair.other.counters()
+    assert (counters["taken_over"], counters["sessions_open"]) == (1, 0)
 
 
 async def test_an_egress_that_is_killed_costs_a_nats_client_nothing(
