@@ -35,7 +35,8 @@ TOKENS_ALL = "hr.tok.*"
 SESSION_RECORDS = "hr.session.*"
 
 _INBOX_LONGEST = 256
-_INBOX_REST = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
+# Printable ASCII: what else there is, is not read alike by everyone.
+_INBOX_REST = re.compile(r"[^.*>\x00- \x7f-\U0010ffff]+(\.[^.*>\x00- \x7f-\U0010ffff]+)*")
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 

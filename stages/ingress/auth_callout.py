@@ -15,7 +15,9 @@ from stages.ingress.user_jwt import Issuer, claims_of, parse_connection_name
 from stages.runtime.bus import Bus
 
 ASK_S: Final = 2.0
-PAGE: Final = 1024
+# A connection's entry has what its client says of itself: 4 KB, in JSON six times as much at worst. A
+# page must fit into one message, or the clients of a revoked key could stay.
+PAGE: Final = 128
 HOW: Final = "connect with user=<tenant>, password=<API key>, inbox prefix _INBOX_<tenant>"
 
 log = logging.getLogger("headrace.ingress")

@@ -24,6 +24,7 @@ from stages.ingress.egresses import Egresses
 from stages.ingress.idempotency import Claim, Idempotency
 from stages.ingress.identity import Identity
 from stages.ingress.intake import Call, Intake, forwarded
+from stages.ingress.refusals import Refusals
 from stages.ingress.sessions import Sessions
 from stages.runtime.clock import new_request_id, now_ms
 from stages.runtime.stage import Context
@@ -47,6 +48,7 @@ class IngressService:
         self._clients = Clients.of(context, lambda: self._intake.access)
         self._calls: list[Subscription] = []
         self._counts: Counter[str] = Counter()
+        self._dropped = Refusals()
 
     async def start(self) -> None:
         """Load tokenizers, then take calls. Raises ModelError for a model not in the store."""
@@ -174,7 +176,10 @@ class IngressService:
         tenant, verb = msg.subject.split(".")[2:4]
         if not subjects.is_inbox(msg.reply, tenant):
             self._counts["dropped"] += 1
-            log.warning("dropped a %s call of %s: reply %.80r is no inbox", verb, tenant, msg.reply)
+            for line in self._dropped.lines(f"of tenant {tenant}", time.monotonic()):
+                log.warning(
+                    "dropped a %.16r call %s: reply %.80r is no inbox", verb, line, msg.reply
+                )
             return
         call = Call(
             request_id=new_request_id(),

@@ -70,7 +70,7 @@ class Bus:
                 password=address.password,
                 name=name,
                 max_reconnect_attempts=-1,
-                reconnect_time_wait=0.2,
+                reconnect_time_wait=0.2,  # type: ignore[arg-type]  # it sleeps so long
                 ping_interval=3,
                 error_cb=_report,
                 pending_size=16 << 20,

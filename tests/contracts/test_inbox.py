@@ -5,7 +5,7 @@ import pytest
 from contracts.subjects import is_inbox
 
 
-@pytest.mark.parametrize("reply", ["_INBOX_acme.abc", "_INBOX_acme.a.B-_9", "_INBOX_acme.$a"])
+@pytest.mark.parametrize("reply", ["_INBOX_acme.abc", "_INBOX_acme.a.B-_9", "_INBOX_acme.$a,/"])
 def test_an_inbox_of_the_tenant(reply: str) -> None:
     assert is_inbox(reply, "acme")
 
@@ -17,6 +17,7 @@ def test_an_inbox_of_the_tenant(reply: str) -> None:
         *("_INBOX_acme", "_INBOX_acme.", "_INBOX_acme.a.", "_INBOX_acme..a", "_INBOX_acme.>"),
         *("_INBOX_acme.a.*", "_INBOX_acme.a b", "_INBOX_acme.a\n", "hr.usage.receipt.p"),
         *("_INBOX_*.a", "_INBOX_ACME.a", "x._INBOX_acme.a", "$JS.ACK.HR_QUEUE.x"),
+        *("_INBOX_acme.\ufffd", "_INBOX_acme.a\x0bb", "_INBOX_acme.a\x00", "_INBOX_acme.\u2028"),
         "_INBOX_acme." + "a" * 300,
     ],
 )
