@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
-.PHONY: setup dev demo test lint doctor docs proto clean
+.PHONY: setup dev demo test test-slow lint doctor docs proto clean
 
 setup: $(VENV)/.run
 dev: $(VENV)/.dev
@@ -30,7 +30,13 @@ demo: setup
 
 test: dev
 	@$(BIN)/headrace models pull smollm2-135m-instruct
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m "not slow"
+
+# What takes longer than about ten seconds a test: everything killed and edited under load, the built-in
+# model against transformers, 1,000 made-up HTTP calls.
+test-slow: dev
+	@$(BIN)/headrace models pull smollm2-135m-instruct
+	@$(BIN)/python -m pytest -m slow
 
 lint: dev
 	@$(BIN)/ruff check .
