@@ -13,7 +13,9 @@ from stages.egress.sessions import Sessions
 from stages.egress.sink import Nobody
 from stages.runtime.clock import now_ms
 
-REVOKED: Final = ErrorInfo(code=ErrorCode.UNAUTHENTICATED, message="the API key was revoked")
+REVOKED: Final = ErrorInfo(
+    code=ErrorCode.UNAUTHENTICATED, message="the API key was revoked, or its time is over"
+)
 
 
 class Orders:

@@ -1,6 +1,7 @@
 """Who is calling: an API key names a tenant, and may be bounded by scopes and an end."""
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -94,6 +95,11 @@ class Access:
             one.tenant == tenant and one.key_id == key_id and not one.expired(now_ms)
             for one in self._callers.values()
         )
+
+    def next_end_ms(self, now_ms: float) -> float:
+        """When the next key ends (unix ms); infinite where none will."""
+        ends = (one.expires_ms for one in self._callers.values() if one.expires_ms is not None)
+        return min((end for end in ends if end > now_ms), default=math.inf)
 
 
 def bearer_key(headers: Mapping[str, str] | None) -> str | None:

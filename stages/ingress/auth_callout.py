@@ -81,6 +81,11 @@ class AuthCallout:
             )
         return caller
 
+    def next_end_s(self) -> float:
+        """How long until a key's time is over."""
+        now_ms = self._now_ms()
+        return (self._access().next_end_ms(now_ms) - now_ms) / 1000
+
     async def sweep(self) -> int:
         """End the connections whose key is no more; how many. Raises for what can be tried again."""
         ended = 0

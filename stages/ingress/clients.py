@@ -24,7 +24,8 @@ log = logging.getLogger("headrace.ingress")
 
 
 class Clients:
-    """The callout, and a sweep when the keys have changed, and now and then in case that failed.
+    """The callout, and a sweep when the keys have changed or one has ended, and now and then in case
+    that failed. (A client's own paper ends with its key, but as that ended when it came in.)
 
     A second sweep follows the first: another ingress, or we ourselves a moment ago, may have let a
     client in by the keys of before, and the server may not have listed it yet. Without a callout
@@ -67,12 +68,13 @@ class Clients:
             self._task.cancel()
 
     async def _round(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SELDOM_S):
-                await self._changed.wait()
-        again = self._changed.is_set()
-        self._changed.clear()
         assert self._callout is not None
+        ends_s = self._callout.next_end_s()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(SELDOM_S, ends_s)):
+                await self._changed.wait()
+        again = self._changed.is_set() or ends_s < SELDOM_S
+        self._changed.clear()
         try:
             if again:
                 await asyncio.sleep(FIRST_S)

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import nats
@@ -12,10 +13,11 @@ import pytest
 from nats.aio.client import Client
 
 from contracts import subjects
-from contracts.topology import TenantSection, Topology
+from contracts.topology import KeySection, TenantSection, Topology
 from stages.control.accounts import Accounts
 from stages.control.natsd import NatsServer
 from stages.control.permissions import TABLE, hidden, overlap
+from stages.ingress import clients
 from stages.ingress.service import IngressService
 from stages.runtime.bus import Bus
 from stages.runtime.client import AccessDenied, CallerError, NatsCaller, connection
@@ -185,6 +187,18 @@ async def test_a_revoked_key_s_connections_end_and_others_stay(
         )
         assert json.loads(reply.data)["type"] == "models"
         assert not other.lost.is_set()
+
+
+async def test_a_connection_ends_with_its_key_also_where_that_end_was_set_later(
+    server: NatsServer, ingress: IngressService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "SELDOM_S", 1000.0)
+    async with await Tenant.connect(server, "acme", KEY) as acme:
+        at = f"{datetime.now(UTC) + timedelta(seconds=2):%Y-%m-%dT%H:%M:%SZ}"
+        key = KeySection(hash=key_hash(KEY), expires=at)
+        tenants = {**PLAN.tenants, "acme": TenantSection(keys=[key])}
+        await ingress.reconfigure(PLAN.model_copy(update={"tenants": tenants}), 2)
+        await asyncio.wait_for(acme.lost.wait(), LIMIT_S)
 
 
 async def test_our_client_gives_up_where_its_key_was_revoked(

@@ -28,7 +28,7 @@ def failure(complete: Complete) -> HttpError | None:
     """Why an answer is not a whole one; None when it is."""
     if complete.finish_reason in FINISHED:
         return None
-    if complete.finish_reason is FinishReason.CANCELLED:
+    if complete.finish_reason is FinishReason.CANCELLED and complete.error is None:
         return HttpError(409, "cancelled", "the request was cancelled by a call of its tenant")
     error = complete.error or ErrorInfo(code=ErrorCode.INTERNAL, message="the request failed")
     return problem(error)
