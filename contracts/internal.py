@@ -126,7 +126,6 @@ class Lease(Internal):
 
     work: Work
     attempt: int = Field(ge=1)
-    leased_ms: float
     resume_ids: list[int] = Field(default_factory=list, description="emitted by earlier attempts")
     epoch: int = Field(
         0, description="of the pool's owner; executors refuse a lower one than known"

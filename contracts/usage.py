@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from contracts.client import FinishReason, Priority
-from contracts.internal import Door, Internal
+from contracts.client import FinishReason, Priority, Timings
+from contracts.internal import Door, Internal, Work
 
 
 class Price(Internal):
@@ -99,6 +99,56 @@ class ReceiptEvent(Internal):
     choice: int = 0
     key_id: str | None = None
     resumed: Literal["exact", "inexact"] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        work: Work,
+        timings: Timings,
+        received_ms: float,
+        *,
+        egress: str,
+        finish_reason: FinishReason,
+        prompt_tokens: int,
+        error_code: str | None = None,
+        attempt: int = 0,
+        cached_tokens: int = 0,
+        completion_tokens: int = 0,
+        resumed: Literal["exact", "inexact"] | None = None,
+    ) -> "ReceiptEvent":
+        """The receipt of a request, whoever writes it. A call with several answers has one prompt: it
+        is billed with the first."""
+        decision, first = work.decision(), work.choice == 0
+        return cls(
+            request_id=work.request_id,
+            tenant=work.tenant,
+            route=decision.route,
+            pool=decision.pool,
+            model=decision.model,
+            reason=decision.reason,
+            door=work.door,
+            priority=work.priority,
+            generation=work.generation,
+            egress=egress,
+            finish_reason=finish_reason,
+            error_code=error_code,
+            attempt=attempt,
+            prompt_tokens=prompt_tokens if first else 0,
+            cached_tokens=cached_tokens if first else 0,
+            completion_tokens=completion_tokens,
+            queue_ms=timings.queue_ms,
+            ttft_ms=timings.ttft_ms,
+            tpot_ms=timings.tpot_ms,
+            e2e_ms=timings.e2e_ms,
+            received_ms=received_ms,
+            finished_ms=received_ms + timings.e2e_ms,
+            stages=timings.stages,
+            metadata=work.metadata,
+            sibling_of=work.sibling_of,
+            choice=work.choice,
+            key_id=work.key_id,
+            resumed=resumed,
+        )
 
     @property
     def key(self) -> str:

@@ -88,6 +88,7 @@ class Outbox:
         for held in self._roster.all():
             held.settle(self._me.price.accelerator_hour)
         self._me = self._time.identity = identity
+        self.repairs.fingerprint = identity.fingerprint
 
     async def close(self, total: Intervals) -> None:
         """Book what is left: attempts whose end nobody reported, and time up to `total`; then give

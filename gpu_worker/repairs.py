@@ -31,6 +31,7 @@ class Repairs:
 
     def __init__(self, roster: Roster, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._roster = roster
+        self.fingerprint = ""  # of this executor, once it has loaded
         self._clock_s = clock_s
         self._ended: OrderedDict[str, Ended] = OrderedDict()  # by request, oldest first
         self._tokens = 0
@@ -59,14 +60,30 @@ class Repairs:
         if newest is not None and (ended is None or _attempt(newest) > _attempt(ended.held)):
             if call.egress is not None:
                 newest.egress = call.egress
-            return _reply(call, newest)
+            return self._reply(call, newest)
         if ended is None:
             raise HeadraceError(
                 ErrorCode.NOT_FOUND,
                 f"request {call.request_id} neither runs here nor ended here in the last "
                 f"{KEPT_S:g} s",
             )
-        return _reply(call, ended.held, ended.finish, ended.error)
+        return self._reply(call, ended.held, ended.finish, ended.error)
+
+    def _reply(
+        self, call: RepairCall, held: Held, finish: str | None = None, error: str | None = None
+    ) -> RepairReply:
+        return RepairReply(
+            request_id=call.request_id,
+            attempt=held.lease.attempt,
+            offset=call.offset,
+            ids=held.ids[call.offset :],
+            accelerator_us=held.busy_us,
+            cached_tokens=held.cached,
+            started_ms=held.started_ms,
+            finish=finish if finish in _ENDS else None,
+            error=error,
+            fingerprint=self.fingerprint,
+        )
 
     def _tidy(self) -> None:
         now = self._clock_s()
@@ -85,19 +102,3 @@ class Repairs:
 
 def _attempt(held: Held) -> int:
     return held.lease.attempt
-
-
-def _reply(
-    call: RepairCall, held: Held, finish: str | None = None, error: str | None = None
-) -> RepairReply:
-    return RepairReply(
-        request_id=call.request_id,
-        attempt=held.lease.attempt,
-        offset=call.offset,
-        ids=held.ids[call.offset :],
-        accelerator_us=held.busy_us,
-        cached_tokens=held.cached,
-        started_ms=held.started_ms,
-        finish=finish if finish in _ENDS else None,
-        error=error,
-    )

@@ -26,6 +26,7 @@ def make_complete(session: Session, topology: Topology) -> Complete:
         decision=terms.work.decision(),
         error=end.error,
         resumed=session.assembly.resumed,
+        fingerprint=session.assembly.fingerprint,
     )
 
 
@@ -54,40 +55,18 @@ def make_record(session: Session, complete: Complete, egress: str) -> SessionRec
 def make_receipt(
     terms: AdmitReply, complete: Complete, egress: str, attempt: int, received_ms: float
 ) -> ReceiptEvent:
-    """The usage event that bills the request (`egress` is the incarnation that ended it).
-
-    `prompt_tokens` of further answers of one call are 0: their prompt is billed with the first.
-    """
-    work, timings = terms.work, complete.timings
-    decision = work.decision()
-    return ReceiptEvent(
-        request_id=work.request_id,
-        tenant=work.tenant,
-        route=work.route,
-        pool=decision.pool,
-        model=work.model,
-        reason=decision.reason,
-        door=work.door,
-        priority=work.priority,
-        generation=work.generation,
+    """The usage event that bills the request (`egress` is the incarnation that ended it)."""
+    return ReceiptEvent.of(
+        terms.work,
+        complete.timings,
+        received_ms,
         egress=egress,
         finish_reason=complete.finish_reason,
         error_code=complete.error.code.value if complete.error is not None else None,
         attempt=attempt,
-        prompt_tokens=terms.prompt_tokens if work.choice == 0 else 0,
-        cached_tokens=complete.usage.cached_tokens if work.choice == 0 else 0,
+        prompt_tokens=terms.prompt_tokens,
+        cached_tokens=complete.usage.cached_tokens,
         completion_tokens=complete.usage.completion_tokens,
-        queue_ms=timings.queue_ms,
-        ttft_ms=timings.ttft_ms,
-        tpot_ms=timings.tpot_ms,
-        e2e_ms=timings.e2e_ms,
-        received_ms=received_ms,
-        finished_ms=received_ms + timings.e2e_ms,
-        stages=timings.stages,
-        metadata=work.metadata,
-        sibling_of=work.sibling_of,
-        choice=work.choice,
-        key_id=work.key_id,
         resumed=complete.resumed,
     )
 

@@ -138,8 +138,7 @@ class Attempts:
         if row is None:
             if executor is None:
                 return
-            row = self._zeros(work, prompt_tokens, attempt, executor, epoch)
-            row = row.model_copy(update={"started_ms": leased_ms or row.finished_ms})
+            row = self._zeros(work, prompt_tokens, attempt, executor, epoch, leased_ms)
         self._close(row)
 
     def sweep(self, pool: str, lives: Callable[[str], bool]) -> None:
@@ -157,7 +156,13 @@ class Attempts:
         self._sender.put(subjects.usage("attempt", row.pool), row, row.key)
 
     def _zeros(
-        self, work: Work, prompt_tokens: int, attempt: int, executor: str, epoch: int
+        self,
+        work: Work,
+        prompt_tokens: int,
+        attempt: int,
+        executor: str,
+        epoch: int,
+        leased_ms: float | None,
     ) -> AttemptEvent:
         decision = work.decision()
         section = self._topology.pools.get(decision.pool)
@@ -177,7 +182,7 @@ class Attempts:
             computed_tokens=0,
             completion_tokens=0,
             accelerator_s=0.0,
-            started_ms=now_ms,
+            started_ms=leased_ms or now_ms,
             finished_ms=now_ms,
             price=Price(accelerator_hour=hour, currency=self._topology.currency),
             zone=section.zone if section is not None else "",

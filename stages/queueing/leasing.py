@@ -50,7 +50,7 @@ class Leasing:
             return
         grant.entry.leased_ms = self._clocks.now_ms()
         try:
-            message = lease_bytes(grant, pool.epoch, grant.entry.leased_ms)
+            message = lease_bytes(grant, pool.epoch)
             answer = await self._bus.request_bytes(
                 subjects.lease(grant.executor), message, ANSWER_S
             )
@@ -88,13 +88,8 @@ class Leasing:
             await self._fail(pool, grant.entry, f"no executor of pool {pool.name!r} answered")
 
 
-def lease_bytes(grant: Grant, epoch: int, now_ms: float) -> bytes:
+def lease_bytes(grant: Grant, epoch: int) -> bytes:
     """A `Lease` as JSON around the request as it was stored: long prompts are not encoded again."""
     entry = grant.entry
-    tail = {
-        "attempt": grant.attempt,
-        "leased_ms": now_ms,
-        "resume_ids": entry.resume_ids,
-        "epoch": epoch,
-    }
+    tail = {"attempt": grant.attempt, "resume_ids": entry.resume_ids, "epoch": epoch}
     return b'{"work":' + entry.raw + b"," + json.dumps(tail).encode()[1:]

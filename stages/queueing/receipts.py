@@ -1,6 +1,6 @@
 """The receipt of a request whose egress cannot write it any more."""
 
-from contracts.client import FinishReason
+from contracts.client import FinishReason, Timings
 from contracts.errors import ErrorCode
 from contracts.internal import Stamps
 from contracts.usage import ReceiptEvent
@@ -8,34 +8,18 @@ from stages.queueing.ledger import Entry
 
 
 def orphan_receipt(entry: Entry, reason: FinishReason, now_ms: float) -> ReceiptEvent:
-    """Nothing is known to be delivered: no tokens are billed."""
+    """Nothing is known to be delivered: no answer is billed."""
     work = entry.work
-    decision = work.decision()
-    return ReceiptEvent(
-        request_id=work.request_id,
-        tenant=work.tenant,
-        route=decision.route,
-        pool=decision.pool,
-        model=decision.model,
-        reason=decision.reason,
-        door=work.door,
-        priority=work.priority,
-        generation=work.generation,
+    received_ms = work.stamps.received
+    timings = Timings(e2e_ms=max(now_ms - received_ms, 0.0), stages=stage_times(work.stamps))
+    return ReceiptEvent.of(
+        work,
+        timings,
+        received_ms,
         egress=work.egress,
         finish_reason=reason,
         error_code=_CODES.get(reason),
-        attempt=0,
         prompt_tokens=entry.prompt_tokens,
-        cached_tokens=0,
-        completion_tokens=0,
-        queue_ms=None,
-        ttft_ms=None,
-        tpot_ms=None,
-        e2e_ms=max(now_ms - work.stamps.received, 0.0),
-        received_ms=work.stamps.received,
-        finished_ms=now_ms,
-        stages=stage_times(work.stamps),
-        metadata=work.metadata,
     )
 
 

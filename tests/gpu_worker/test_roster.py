@@ -30,7 +30,7 @@ def lease(request_id: str, tokens: int = 100, attempt: int = 1) -> Lease:
         generation=1,
         stamps=Stamps(received=0.0),
     )
-    return Lease(work=work, attempt=attempt, leased_ms=0.0)
+    return Lease(work=work, attempt=attempt)
 
 
 def test_a_lease_reserves_whole_blocks_until_it_is_released() -> None:

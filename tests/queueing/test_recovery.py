@@ -10,7 +10,7 @@ from stages.queueing.memory import KEEP_S, EarlyNotices
 from stages.queueing.pool import PoolQueue
 from stages.queueing.recovery import Verdict, judge, questions, raise_floors, restored
 from stages.queueing.silence import Egresses, overdue, strays
-from tests.queueing.support import make_entry, make_work
+from tests.queueing.support import make_entry, make_receipt, make_work
 
 
 def test_restored_from_its_stored_bytes() -> None:
@@ -148,3 +148,11 @@ def test_a_notice_that_came_first_is_remembered_for_a_minute() -> None:
     assert not early.take("a")
     early.note("c", 2 * KEEP_S + 1)
     assert not early.take("b")
+
+
+def test_a_further_answer_of_a_call_is_billed_without_the_prompt_of_the_first() -> None:
+    work = make_work(prompt=7, sibling_of="first", choice=1, key_id="k")
+    receipt = make_receipt(work, FinishReason.ERROR)
+    assert (receipt.prompt_tokens, receipt.sibling_of, receipt.choice) == (0, "first", 1)
+    assert receipt.key_id == "k"
+    assert make_receipt(make_work(prompt=7), FinishReason.ERROR).prompt_tokens == 7
