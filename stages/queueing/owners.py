@@ -95,24 +95,34 @@ class Owners:
     async def release(self, pool: str) -> None:
         """Give one pool up in order: a standby takes it at its next look."""
         async with self._busy[pool]:
-            standing = self._standings.get(pool)
-            if standing is None or not standing.epoch:
-                return
-            record = standing.farewell()
-            ended = self._owned.ended(pool)
-            self._owned.dropped(pool)
-            if record is None:
-                return
-            if ended is not None:
-                record = record.model_copy(update={"ended": dict(ended)})
-            try:
-                await self._write(standing, record, FAREWELL_S)
-            except nats.errors.Error as error:  # a standby waits until the record is old
-                log.info("pool %s is given up without a word: %r", pool, error)
+            await self._release(pool)
+
+    async def retire(self, pool: str) -> None:
+        """Give one pool up and want it no more."""
+        async with self._busy[pool]:
+            await self._release(pool)
+            self._standings.pop(pool, None)
 
     def forget(self, pool: str) -> None:
-        """A pool that nobody wants any more and that was given up."""
-        self._standings.pop(pool, None)
+        """Want a pool no more that nobody owns; not while we may just be taking it."""
+        if not self._busy[pool].locked():
+            self._standings.pop(pool, None)
+
+    async def _release(self, pool: str) -> None:
+        standing = self._standings.get(pool)
+        if standing is None or not standing.epoch:
+            return
+        record = standing.farewell()
+        ended = self._owned.ended(pool)
+        self._owned.dropped(pool)
+        if record is None:
+            return
+        if ended is not None:
+            record = record.model_copy(update={"ended": dict(ended)})
+        try:
+            await self._write(standing, record, FAREWELL_S)
+        except _TRANSIENT as error:  # a standby waits until the record is old
+            log.info("pool %s is given up without a word: %r", pool, error)
 
     async def stop(self) -> None:
         """No more rounds; everything is given up."""
@@ -135,7 +145,8 @@ class Owners:
 
     async def _tend(self, standing: Standing) -> None:
         async with self._busy[standing.pool]:
-            await self._renew_or_take(standing)
+            if self._standings.get(standing.pool) is standing:  # else given up meanwhile
+                await self._renew_or_take(standing)
 
     async def _renew_or_take(self, standing: Standing) -> None:
         if standing.epoch and not standing.holds(standing.epoch, self._clock()):

@@ -87,10 +87,6 @@ class PoolQueue:
         self._line_up(entry)
         return self.order.position(entry.request_id)
 
-    def accept_lost(self, entry: Entry) -> None:
-        """Take in a stored request found at the start."""
-        self.ledger.accept(entry)
-
     def grant(self, now_s: float, now_ms: float) -> Grant | None:
         """Give the next request to the best executor; None while nobody can take the head.
 

@@ -25,11 +25,9 @@ from stages.queueing.owners import Owners
 from stages.queueing.pool import PoolQueue
 from stages.queueing.watch import Hands, Watch
 from stages.runtime.bus import Bus
-from stages.runtime.loops import forever
 
 RESTORE_PAUSE_S: Final = 0.1
 SETTLED_S: Final = 5.0
-RETIRE_S: Final = 0.5
 
 log = logging.getLogger("headrace.queueing")
 
@@ -54,9 +52,8 @@ class Realm:
         self._admissions = admissions
         self._subscriptions: defaultdict[str, list[Subscription]] = defaultdict(list)
         self._admitting: dict[str, Subscription] = {}
-        self._restoring: dict[str, asyncio.Task[None]] = {}
+        self._restoring: set[asyncio.Task[None]] = set()
         self._kept: dict[str, tuple[int, dict[str, int]]] = {}  # epoch and figures when dropped
-        self._retirement: asyncio.Task[None] | None = None
 
     def begin(self, owners: Owners, topology: Topology) -> None:
         """Once, before anything else."""
@@ -78,8 +75,9 @@ class Realm:
             executors=self._board.executors[pool],
             ended=kept if kept_epoch == epoch - 1 else ended,
         )
-        self._retire_later()
-        self._restoring[pool] = asyncio.get_running_loop().create_task(self._take(made))
+        taking = asyncio.get_running_loop().create_task(self._take(made))
+        self._restoring.add(taking)
+        taking.add_done_callback(self._restoring.discard)
 
     def dropped(self, pool: str) -> None:
         """Not ours any more: nothing is known, heard or done in its name."""
@@ -106,7 +104,7 @@ class Realm:
     async def settled(self) -> None:
         """Wait until the pools that we own are served (5 s at most)."""
         if self._restoring:
-            await asyncio.wait(set(self._restoring.values()), timeout=SETTLED_S)
+            await asyncio.wait(set(self._restoring), timeout=SETTLED_S)
 
     def check(self, topology: Topology) -> None:
         """Raises conflict where a pool would go that holds requests."""
@@ -135,7 +133,6 @@ class Realm:
             elif name in self._admitting:
                 await self._unsubscribe(self._admitting.pop(name))
             self._hands.leasing.pump(pool)
-        self._retire_later()
         await self._owners.round()
         await self.settled()
 
@@ -143,11 +140,6 @@ class Realm:
         """Those that came in are still answered."""
         for subscription in list(self._admitting.values()):
             await subscription.drain()  # type: ignore[no-untyped-call]  # nats-py's is unannotated
-
-    def close(self) -> None:
-        """No pool comes or goes any more."""
-        if self._retirement is not None:
-            self._retirement.cancel()
 
     def detail(self) -> dict[str, str]:
         """A line for each pool."""
@@ -246,28 +238,3 @@ class Realm:
 
     async def _close(self, deliveries: Deliveries) -> None:
         await deliveries.close()
-
-    def _retire_later(self) -> None:
-        running = self._retirement is not None and not self._retirement.done()
-        if not running and self._leaving():
-            self._retirement = asyncio.get_running_loop().create_task(
-                forever("removal of pools", self._retire, RETIRE_S)
-            )
-
-    def _leaving(self) -> set[str]:
-        return self._owners.wanted() - set(self.topology.pools)
-
-    async def _retire(self) -> None:
-        """Removed pools are given up once they are empty."""
-        for name in self._leaving():
-            pool = self._board.pools.get(name)
-            standing = self._owners.standing(name)
-            if pool is not None and self._is_empty(pool):
-                await self._owners.release(name)
-                self._owners.forget(name)
-            elif standing is not None and not standing.owner and not standing.epoch:
-                self._owners.forget(name)
-
-    def _is_empty(self, pool: PoolQueue) -> bool:
-        deliveries = self._board.deliveries[pool.name]
-        return not (len(pool.ledger) or pool.adopting or deliveries.acking or deliveries.fresh)

@@ -19,6 +19,7 @@ from stages.queueing.clocks import Clocks
 from stages.queueing.closing import Closing
 from stages.queueing.eviction import Eviction, Kind
 from stages.queueing.leasing import Leasing
+from stages.queueing.leaving import Leaving
 from stages.queueing.ledger import Entry, Ledger
 from stages.queueing.moves import Moves
 from stages.queueing.owners import Owners
@@ -73,6 +74,7 @@ class QueueingService:
             self._bus, context.launch.incarnation, clocks.lease_s, timing or Timing(), self.realm
         )
         self.realm.begin(self.owners, context.topology)
+        self._leaving = Leaving(board, self.store, self.owners, lambda: self.realm.topology)
         self._eviction = Eviction(self._bus, clocks.now_s, self._kinds())
         self._watching: asyncio.Task[None] | None = None
 
@@ -128,6 +130,7 @@ class QueueingService:
         self.owners.want(await self.store.pools() | set(self._context.topology.pools))
         await self.owners.start()
         await self.realm.settled()
+        self._leaving.start()
         self._watching = asyncio.get_running_loop().create_task(self._watch.run())
 
     async def prepare(self, topology: Topology) -> None:
@@ -151,12 +154,12 @@ class QueueingService:
             self._watching.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watching
-        self.realm.close()
+        self._leaving.stop()
         await self.owners.stop()
 
     async def kill(self) -> None:
         """End without a farewell, for tests; the connection is closed by the caller."""
-        self.realm.close()
+        self._leaving.stop()
         await self.owners.kill()
         if self._watching is not None:
             self._watching.cancel()

@@ -18,6 +18,7 @@ from stages.queueing.ledger import Entry, State
 from stages.queueing.pool import PoolQueue
 from stages.queueing.recovery import raise_floors, restored
 from stages.queueing.storage import QueueStore, Stored
+from stages.queueing.suspects import CALM_S
 from stages.runtime.bus import Bus
 
 INVENTORY_S: Final = 1.0
@@ -68,7 +69,9 @@ class Takeover:
                 self._take_in(pool, deliveries, stored.seq, stored.raw)
 
     async def find_running(self, pool: PoolQueue) -> None:
-        """Ask executors what they run: 1 s, less when all that live have answered."""
+        """Ask executors what they run: 1 s, less when all that live have answered. After a restart
+        of the bus 2 s: what runs at one that is not back would be leased again, and stopped there.
+        """
         waiting = [entry for entry in pool.ledger if entry.state is State.LOST]
         inbox = self._bus.client.new_inbox()
         answered: set[str] = set()
@@ -89,7 +92,11 @@ class Takeover:
         subscription = await self._bus.listen(inbox, collect)
         call = InventoryCall(pool=pool.name, epoch=pool.epoch)
         end_s = time.monotonic() + INVENTORY_S
-        while pool.holds() and not complete.is_set() and time.monotonic() < end_s:
+        while (
+            pool.holds()
+            and not complete.is_set()
+            and (time.monotonic() < end_s or self._bus.connected_for_s() < CALM_S)
+        ):
             await self._bus.publish(subjects.INVENTORY, call, reply=inbox)
             if not waiting:
                 break  # they are told the epoch; there is nothing to find

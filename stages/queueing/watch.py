@@ -60,9 +60,7 @@ class Watch:
         self._lost = lost
         self._positions_s = clocks.now_s()
         self._strange: dict[str, set[str]] = {}  # pool → what its executors run, unknown to us
-        self._deserted: dict[
-            str, float
-        ] = {}  # pool that left the topology → without executors since
+        self._deserted: dict[str, float] = {}  # pool that left the topology → no executors since
 
     async def run(self) -> None:
         """Tick for ever (cancel to end).
@@ -90,6 +88,9 @@ class Watch:
         for name, executors in list(self._board.executors.items()):
             if name not in self._board.pools:
                 executors.forget_silent(now_s)
+        for notes in (self._strange, self._deserted):
+            for name in notes.keys() - self._board.pools.keys():
+                del notes[name]  # whoever has the pool again begins anew
         for pool in list(self._board.pools.values()):
             if pool.holds():
                 await self._look_after(pool, now_s)

@@ -106,6 +106,7 @@ class ScriptedExecutor:
         self.epoch = 0  # highest known: a lease of a lower one is refused
         self.refused: asyncio.Queue[Lease] = asyncio.Queue()
         self.silent = False  # otherwise it repeats its credit, as executors do
+        self.away = False  # does not hear who asks for its inventory
         self._seq = 0
         self.listening: Subscription | None = None
 
@@ -165,7 +166,7 @@ class ScriptedExecutor:
         return FRAME_ENCODER.encode(reply)
 
     async def _on_inventory(self, call: InventoryCall, _: Msg) -> Inventory | None:
-        if call.pool not in (None, "p"):
+        if self.away or call.pool not in (None, "p"):
             return None
         self.epoch = max(self.epoch, call.epoch)
         running = [(name, attempt) for name, (attempt, _) in self.running.items()]

@@ -9,6 +9,7 @@ import pytest
 
 from contracts import subjects
 from contracts.client import FinishReason
+from stages.queueing.pool import PoolQueue
 from stages.queueing.service import QueueingService
 from stages.runtime.bus import Bus
 from tests.queueing.support import ScriptedEgress, ScriptedExecutor, admit, make_work, until
@@ -46,6 +47,9 @@ class Site:
         self.server.kill()
         time.sleep(away_s)
         self.server = NatsServer(self._folder, port)
+
+    def pools(self, name: str) -> list[PoolQueue]:
+        return [service.pools[name] for service in self.services if name in service.pools]
 
     def total(self, figure: str) -> float:
         return sum(service.counters()[figure] for service in self.services)
@@ -110,3 +114,30 @@ async def test_what_runs_and_waits_outlives_the_server(site: Site, away_s: float
     async with asyncio.timeout(30):
         while (await site.bus.js.stream_info(subjects.QUEUE_STREAM)).state.messages:
             await asyncio.sleep(0.05)
+
+
+async def test_what_runs_at_an_executor_that_comes_back_late_is_not_leased_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stages.queueing.takeover.INVENTORY_S", 0.0)
+    monkeypatch.setattr("stages.queueing.takeover.CALM_S", 30.0)
+    works = [make_work(deadline_ms=2**52) for _ in range(2)]
+    site.egress.knows(*works)
+    for work in works:
+        await admit(site.bus, work)
+        await site.executor.next_lease()
+    await until(lambda: site.total("running") == 2)
+    before = dict(site.executor.running)
+    site.executor.away = site.executor.silent = True
+    await asyncio.to_thread(site.restart, 1.2)
+    site.bus.spawn(site.egress.keep_beating())
+
+    def taken() -> bool:
+        return any(pool.holds() and pool.epoch > 1 for pool in site.pools("p"))
+
+    await until(taken, 30)
+    await asyncio.sleep(0.5)
+    assert site.executor.leases.empty()
+    site.executor.away = site.executor.silent = False
+    await until(lambda: site.total("running") == 2, 30)
+    assert (site.executor.running, site.executor.leases.empty()) == (before, True)

@@ -1,6 +1,8 @@
 """Pools come, change and go while the service runs."""
 
 import asyncio
+import time
+from typing import cast
 
 import pytest
 
@@ -9,6 +11,8 @@ from contracts.client import FinishReason
 from contracts.errors import ErrorCode, HeadraceError
 from contracts.internal import AdmitReply
 from contracts.topology import Topology
+from stages.queueing.owners import Owned, Owners
+from stages.queueing.ownership import Timing
 from stages.runtime.bus import Bus
 from tests.queueing.conftest import Queueing
 from tests.queueing.support import (
@@ -88,3 +92,35 @@ async def test_a_pool_that_holds_requests_may_not_go(
     await admit(bus, make_work())
     assert queueing.service.pools["p"].epoch == 2  # epochs go on
     assert queueing.service.pools["p"].ledger.ended["finished"] == 2
+
+
+async def test_a_request_of_a_pool_that_nobody_remembers_is_looked_after(
+    bus: Bus, queueing: Queueing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stored at the last moment, and every replica was started again since."""
+    monkeypatch.setattr("stages.queueing.leaving.SELDOM", 1)
+    await queueing.kill()
+    queueing.plan = with_pools(q=Q)
+    await queueing.start()
+    assert queueing.service.owners.wanted() == {"q"}
+    work = make_work()
+    headers = {"Nats-Msg-Id": f"{work.request_id}:0"}
+    await bus.js.publish(subjects.stored("p"), work.model_dump_json().encode(), headers=headers)
+    await until(lambda: "p" in queueing.service.pools, 30)
+    assert queueing.service.pools["p"].ledger.get(work.request_id) is not None
+
+
+def test_a_pool_that_is_just_being_taken_is_not_forgotten() -> None:
+    owned = cast("Owned", None)
+    owners = Owners(cast("Bus", None), "a", time.monotonic, Timing(), owned)
+    owners.want({"p"})
+    busy = owners._busy["p"]
+
+    async def race() -> None:
+        async with busy:
+            owners.forget("p")
+            assert owners.wanted() == {"p"}
+        owners.forget("p")
+
+    asyncio.run(race())
+    assert not owners.wanted()
