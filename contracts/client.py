@@ -244,6 +244,11 @@ class Complete(BaseModel):
     resumed: Literal["exact", "inexact"] | None = Field(
         None, description="it went on at another executor: of the same fingerprint, or of another"
     )
+    fingerprint: str | None = Field(
+        None,
+        description="of the executor: where it is equal, equal seeds make equal texts. None: no token "
+        "came, or executors of several fingerprints made them",
+    )
 
 
 class CancelReply(BaseModel):

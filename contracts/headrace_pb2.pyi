@@ -185,7 +185,7 @@ class Chunk(_message.Message):
     def __init__(self, seq: _Optional[int] = ..., offset: _Optional[int] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Iterable[int]] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class Complete(_message.Message):
-    __slots__ = ("request_id", "finish_reason", "usage", "cost", "timings", "decision", "error", "resumed")
+    __slots__ = ("request_id", "finish_reason", "usage", "cost", "timings", "decision", "error", "resumed", "fingerprint")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +194,7 @@ class Complete(_message.Message):
     DECISION_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     RESUMED_FIELD_NUMBER: _ClassVar[int]
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     finish_reason: str
     usage: Usage
@@ -202,7 +203,8 @@ class Complete(_message.Message):
     decision: Decision
     error: ErrorInfo
     resumed: str
-    def __init__(self, request_id: _Optional[str] = ..., finish_reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., cost: _Optional[_Union[Cost, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., error: _Optional[_Union[ErrorInfo, _Mapping]] = ..., resumed: _Optional[str] = ...) -> None: ...
+    fingerprint: str
+    def __init__(self, request_id: _Optional[str] = ..., finish_reason: _Optional[str] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., cost: _Optional[_Union[Cost, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., decision: _Optional[_Union[Decision, _Mapping]] = ..., error: _Optional[_Union[ErrorInfo, _Mapping]] = ..., resumed: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
 
 class Decision(_message.Message):
     __slots__ = ("route", "pool", "model", "reason")

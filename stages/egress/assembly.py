@@ -28,6 +28,12 @@ class Assembly:
         known = set(self.fingerprints.values())
         return "exact" if len(known) == 1 and "" not in known else "inexact"
 
+    @property
+    def fingerprint(self) -> str | None:
+        """Of all executors that delivered; None when they differ, or when none has told it."""
+        known = set(self.fingerprints.values())
+        return (known.pop() or None) if len(known) == 1 else None
+
     def restore(self, ids: list[int], attempt: int, fingerprints: dict[int, str]) -> bool:
         """Go on from what another egress had, unless more has come by itself."""
         self.fingerprints = fingerprints | self.fingerprints

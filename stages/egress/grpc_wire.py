@@ -93,6 +93,7 @@ def _complete(message: Complete) -> pb.Complete:
         decision=pb.Decision(**message.decision.model_dump()),
         error=pb.ErrorInfo(**_fields(message.error)) if message.error is not None else None,
         resumed=message.resumed,
+        fingerprint=message.fingerprint,
     )
 
 

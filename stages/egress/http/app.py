@@ -3,6 +3,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
@@ -16,7 +17,7 @@ from contracts.internal import Verb
 from stages.egress.http import document, schemas
 from stages.egress.http.calls import Calls, Place
 from stages.egress.http.errors import JSON, HttpError, invalid, unsupported
-from stages.egress.http.intake import caller_of, read_body
+from stages.egress.http.intake import Bodies, caller_of
 from stages.egress.http.sse import read_event_id
 from stages.egress.http.translate import Asked, translate
 from stages.runtime.clock import new_request_id
@@ -24,6 +25,8 @@ from stages.runtime.clock import new_request_id
 CHAT: Final = "/v1/chat/completions"
 TEXT: Final = "/v1/completions"
 MODELS: Final = "/v1/models"
+_PAGES: Final = {MODELS, MODELS + "/{model}", "/health", "/openapi.json"}
+_RESUMED: Final = {"request_id": "Last-Event-ID"}
 _BOOLEANS: Final = {"true": True, "false": False}
 
 log = logging.getLogger("headrace.egress")
@@ -37,6 +40,7 @@ class HttpApp:
         self.draining = False
         self._calls = calls
         self._busy = busy
+        self._bodies = Bodies()
         # No page for browsers: theirs loads scripts from other hosts.
         self.asgi = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
         self._document: bytes | None = None
@@ -80,11 +84,13 @@ class HttpApp:
             summary=f"{method} {path}",
             **options,
         )
+        if method == "GET" and path in _PAGES:  # others would attach to an answer
+            self.asgi.add_route(path, guarded, methods=["HEAD"], include_in_schema=False)
 
     def _begin(self, verb: Verb) -> Route:
         async def begin(request: Request) -> Response:
             self._refuse_when_busy()
-            raw = await read_body(request)
+            raw = await self._bodies.read(request)
             caller = caller_of(request.headers)
             last = request.headers.get("last-event-id")
             if last is None:
@@ -93,6 +99,7 @@ class HttpApp:
             asked = translate(verb, raw)
             if asked.n > 1:
                 raise unsupported("n", "a stream of several answers cannot be resumed yet")
+            asked = replace(asked, names=_RESUMED)
             return self._calls.resume(asked, place, caller, request.state.request_id)
 
         return begin
@@ -110,6 +117,7 @@ class HttpApp:
                 {},
                 stream=_flag(request, "stream"),
                 include_usage=_flag(request, "include_usage"),
+                names=None if last is None else _RESUMED,
             )
             caller = caller_of(request.headers)
             return self._calls.resume(asked, place, caller, request.state.request_id)

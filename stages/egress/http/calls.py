@@ -132,7 +132,7 @@ class Calls:
         call = self._call("resume", to_json(wanted).decode(), caller)
         self._bus.spawn(self._attach(call, place, inbox, sink))
         leave = partial(self._leave, [sink])
-        return Reply(asked, inbox, call_id, leave, begun=place.offset > 0)
+        return Reply(asked, inbox, call_id, leave, start=place.offset)
 
     async def _attach(self, call: ClientCall, place: Place, inbox: Inbox, sink: HttpSink) -> None:
         """Who is it, then go on; what fails is told to the sink."""

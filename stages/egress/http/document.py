@@ -24,7 +24,7 @@ KNOWN_ERRORS: Final = {
     408: "the body did not arrive in time",
     409: "an idempotency key used with another body; a request cancelled by its tenant",
     413: "the body is too large",
-    415: "the body is not JSON",
+    415: "the body is not JSON in UTF-8",
     429: "the pool is full; call again after `retry-after`",
     500: "something failed here",
     503: "nothing healthy serves this now; call again after `retry-after`",

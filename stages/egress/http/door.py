@@ -13,7 +13,7 @@ from contracts.errors import ErrorCode, ErrorInfo
 from stages.egress.http.app import HttpApp
 from stages.egress.http.calls import Calls
 from stages.egress.http.errors import HttpError, problem
-from stages.egress.http.protocol import Connection
+from stages.egress.http.protocol import IDLE_S, Connection
 from stages.egress.sessions import SHUTTING_DOWN, Sessions
 from stages.runtime.bus import Bus
 
@@ -23,7 +23,6 @@ BACKLOG: Final = 2048
 # A client whose machine vanished is noticed (s until the first probe, between probes, probes).
 KEEP_ALIVE: Final = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 START_S: Final = 10.0
-IDLE_S: Final = 75  # a connection without a call is closed after this
 
 log = logging.getLogger("headrace.egress")
 
@@ -56,7 +55,7 @@ class HttpDoor:
                 server_header=False,
                 proxy_headers=False,
                 backlog=BACKLOG,
-                timeout_keep_alive=IDLE_S,
+                timeout_keep_alive=int(IDLE_S),
             )
         )
         self._serving: asyncio.Future[None] | None = None

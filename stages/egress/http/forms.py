@@ -29,7 +29,8 @@ def failure(complete: Complete) -> HttpError | None:
     if complete.finish_reason in FINISHED:
         return None
     if complete.finish_reason is FinishReason.CANCELLED and complete.error is None:
-        return HttpError(409, "cancelled", "the request was cancelled by a call of its tenant")
+        message = "the request was cancelled: by a call of its tenant, or because its client left"
+        return HttpError(409, "cancelled", message)
     error = complete.error or ErrorInfo(code=ErrorCode.INTERNAL, message="the request failed")
     return problem(error)
 
@@ -44,6 +45,12 @@ def total_usage(completes: Mapping[int, Complete]) -> dict[str, Any]:
         "total_tokens": first.prompt_tokens + tokens,
         "prompt_tokens_details": {"cached_tokens": first.cached_tokens},
     }
+
+
+def fingerprint(completes: Mapping[int, Complete]) -> str | None:
+    """Of all executors of a call; None when they differ."""
+    known = {complete.fingerprint for complete in completes.values()}
+    return known.pop() if len(known) == 1 else None
 
 
 @dataclass(frozen=True)
@@ -68,33 +75,42 @@ class Form:
             choice["finish_reason"] = FINISHED[completes[index].finish_reason]
             choices.append(choice)
         kind = "chat.completion" if self.verb == "chat" else "text_completion"
-        return ENCODE({**self._head(kind), "choices": choices, "usage": total_usage(completes)})
+        head = self._head(kind, fingerprint(completes))
+        return ENCODE({**head, "choices": choices, "usage": total_usage(completes)})
 
-    def _head(self, kind: str) -> dict[str, Any]:
+    def _head(self, kind: str, made_by: str | None = None) -> dict[str, Any]:
         return {
             "id": self.request_id,
             "object": kind,
             "created": created_s(self.request_id),
             "model": self.model,
             "service_tier": self.tier,
-            "system_fingerprint": None,
+            "system_fingerprint": made_by,
         }
 
     def chunks(self, include_usage: bool) -> "ChunkForm":
         """The same answer in pieces."""
         kind = "chat.completion.chunk" if self.verb == "chat" else "text_completion"
-        return ChunkForm(self.verb, ENCODE(self._head(kind))[:-1], include_usage)
+        head = self._head(kind)
+        del head["system_fingerprint"]
+        return ChunkForm(self.verb, ENCODE(head)[:-1], include_usage)
 
 
 class ChunkForm:
-    """The pieces of a streamed answer. What is the same in all of them is encoded once."""
+    """The pieces of a streamed answer. What is the same in all of them is encoded once.
+
+    Only the end knows which executors it was: it says the fingerprint, what comes before says null.
+    """
 
     def __init__(self, verb: Verb, head: bytes, include_usage: bool) -> None:
         self._head = head  # an object without its closing brace
         self._chat = verb == "chat"
         # With usage asked for, every chunk but the last says null.
         self._end = b'}],"usage":null}' if include_usage else b"}]}"
-        self._open = head + b',"choices":[{"index":'
+        self._open = self._opening(None)
+
+    def _opening(self, made_by: str | None) -> bytes:
+        return self._head + b',"system_fingerprint":' + ENCODE(made_by) + b',"choices":['
 
     def first(self, choice: int) -> bytes | None:
         """Before any text: who speaks. Plain completions have no such chunk."""
@@ -107,16 +123,28 @@ class ChunkForm:
         value = ENCODE(text)
         return self._piece(choice, b'{"content":' + value + b"}" if self._chat else value, b"null")
 
-    def last(self, choice: int, reason: FinishReason) -> bytes:
+    def last(self, choice: int, complete: Complete) -> bytes:
         """The end of one answer."""
-        return self._piece(choice, b"{}" if self._chat else b'""', ENCODE(FINISHED[reason]))
+        reason = ENCODE(FINISHED[complete.finish_reason])
+        opening = self._opening(complete.fingerprint)
+        return self._piece(choice, b"{}" if self._chat else b'""', reason, opening)
 
     def usage(self, completes: Mapping[int, Complete]) -> bytes:
         """The last chunk, without choices."""
-        return self._head + b',"choices":[],"usage":' + ENCODE(total_usage(completes)) + b"}"
+        opening = self._opening(fingerprint(completes))
+        return opening + b'],"usage":' + ENCODE(total_usage(completes)) + b"}"
 
-    def _piece(self, choice: int, value: bytes, reason: bytes) -> bytes:
+    def _piece(
+        self, choice: int, value: bytes, reason: bytes, opening: bytes | None = None
+    ) -> bytes:
         name = b',"delta":' if self._chat else b',"text":'
-        index = b"%d" % choice
-        parts = (self._open, index, name, value, b',"logprobs":null,"finish_reason":', reason)
+        index = b'{"index":%d' % choice
+        parts = (
+            opening or self._open,
+            index,
+            name,
+            value,
+            b',"logprobs":null,"finish_reason":',
+            reason,
+        )
         return b"".join((*parts, self._end))

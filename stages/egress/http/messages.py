@@ -6,7 +6,13 @@ from typing import Any, Final
 from stages.egress.http.errors import invalid, unsupported
 
 ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-_NULL_ONLY: Final = ("name", "tool_calls", "tool_call_id", "function_call", "refusal", "audio")
+# What the client's own objects say when they are sent back (`message.model_dump()`) asks for nothing.
+_NULL_ONLY: Final = ("name", "tool_call_id", "function_call", "refusal", "audio")
+_EMPTY_ONLY: Final = ("tool_calls", "annotations")
+_NOTHING: Final[Mapping[str, tuple[Any, ...]]] = {
+    **dict.fromkeys(_NULL_ONLY, (None,)),
+    **{name: (None, []) for name in _EMPTY_ONLY},
+}
 
 MESSAGE_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
@@ -27,7 +33,7 @@ MESSAGE_SCHEMA: Final[dict[str, Any]] = {
                 },
             ]
         },
-        **{name: {"type": "null"} for name in _NULL_ONLY},
+        **{name: {"enum": list(values)} for name, values in _NOTHING.items()},
     },
     "additionalProperties": False,
 }
@@ -63,8 +69,8 @@ def _message(value: Any, path: str) -> Any:
     if not isinstance(value, Mapping):
         return value
     kept = dict(value)
-    for name in _NULL_ONLY:
-        if kept.pop(name, None) is not None:
+    for name, values in _NOTHING.items():
+        if kept.pop(name, None) not in values:
             raise unsupported(f"{path}.{name}", f"{path}.{name} is not supported yet; leave it out")
     role = kept.get("role")
     if role in ("tool", "function"):
@@ -95,6 +101,8 @@ def prompt(value: Any) -> Any:
         return value
     if any(not isinstance(each, str) for each in value):
         raise unsupported("prompt", "a prompt of tokens is not supported yet; send its text")
+    if not value:
+        raise invalid("prompt is []: it should be one text; add it", "prompt")
     if len(value) != 1:
         raise unsupported(
             "prompt",

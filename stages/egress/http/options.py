@@ -22,6 +22,17 @@ PASSED: Final = (
     "top_k", "ignore_eos", "timeout_ms", "resume_window_ms",
 )  # fmt: skip
 
+# What to do about fields that other calls and doors have.
+ADVICE: Final[Mapping[tuple[Verb | None, str], str]] = {
+    ("chat", "prompt"): "send messages, or call /v1/completions",
+    ("generate", "messages"): "send a prompt, or call /v1/chat/completions",
+    ("generate", "max_completion_tokens"): "use max_tokens",
+    (None, "priority"): "use service_tier",
+    (None, "idempotency_key"): "send the header idempotency-key",
+    (None, "deadline_unix_ms"): "use timeout_ms",
+    (None, "max_new_tokens"): "use max_tokens",
+}
+
 _OFF: Final = (None, False)
 _NONE: Final = (None,)
 _EMPTY: Final[tuple[Any, ...]] = (None, [])
@@ -36,7 +47,7 @@ NEUTRAL: Final[Mapping[Verb, Mapping[str, tuple[Any, ...]]]] = {
         **_BOTH,
         "tools": _EMPTY,
         "tool_choice": (None, "none"),
-        "parallel_tool_calls": _NONE,
+        "parallel_tool_calls": (None, False, True),  # without tools there is nothing to call
         "functions": _EMPTY,
         "function_call": (None, "none"),
         "response_format": (None, {"type": "text"}),

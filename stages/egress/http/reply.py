@@ -31,7 +31,7 @@ class Reply(Response):
         inbox: Inbox,
         request_id: str,
         leave: Callable[[], None],
-        begun: bool = False,
+        start: int = 0,
     ) -> None:
         self.background = None
         self.status_code = 200
@@ -39,7 +39,7 @@ class Reply(Response):
         self._inbox = inbox
         self._request_id = request_id
         self._leave = leave
-        self._begun = begun
+        self._start_offset = start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI."""
@@ -119,7 +119,7 @@ class Reply(Response):
             asked.n,
             request_id=form.request_id if asked.n == 1 else None,
             usage=asked.include_usage,
-            begun=self._begun,
+            start=self._start_offset,
         )
         started = False
         while not writer.over:

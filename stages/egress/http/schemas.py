@@ -48,7 +48,10 @@ class Head(Said):
     created: int = Field(description="unix seconds")
     model: str
     service_tier: Literal["default", "flex", "priority"] | None
-    system_fingerprint: str | None
+    system_fingerprint: str | None = Field(
+        description="of the executor: where it is equal, equal seeds make equal texts. In a stream the "
+        "last chunks say it"
+    )
 
 
 class ChatMessage(Said):

@@ -36,10 +36,11 @@ def read_event_id(text: str) -> tuple[str, int]:
 
 
 class EventWriter:
-    """One call's events. `request_id` is None where the stream cannot be resumed (several answers)."""
+    """One call's events. `request_id` is None where the stream cannot be resumed (several answers).
+    `start`: the offset after which the client goes on; it has had the first chunk."""
 
     def __init__(
-        self, form: ChunkForm, choices: int, *, request_id: str | None, usage: bool, begun: bool
+        self, form: ChunkForm, choices: int, *, request_id: str | None, usage: bool, start: int = 0
     ) -> None:
         self.over = False
         self.problem: HttpError | None = None
@@ -47,9 +48,9 @@ class EventWriter:
         self._choices = choices
         self._request_id = request_id
         self._usage = usage
-        self._begun = set(range(choices)) if begun else set()  # choices with their first chunk
+        self._begun = set(range(choices)) if start else set()  # choices with their first chunk
         self._completes: dict[int, Complete] = {}
-        self._next_offset = 0
+        self._next_offset = start
 
     def take(self, choice: int, said: Said) -> bytes:
         """The events that follow from one message; look at `over` and `problem` afterwards."""
@@ -87,7 +88,7 @@ class EventWriter:
             return self._fail(failed)
         self._completes[choice] = complete
         events = self._first(choice)
-        events += self._event(self._form.last(choice, complete.finish_reason))
+        events += self._event(self._form.last(choice, complete))
         if len(self._completes) < self._choices:
             return events
         self.over = True

@@ -10,6 +10,7 @@ from contracts.internal import Verb
 from stages.egress.http import messages as said
 from stages.egress.http.errors import HttpError, invalid
 from stages.egress.http.options import (
+    ADVICE,
     CHOICES_MAX,
     NEUTRAL,
     PASSED,
@@ -82,9 +83,9 @@ def _refuse_unknown(verb: Verb, body: Mapping[str, Any]) -> None:
     for name in body:
         if name not in known:
             shown = name[:64]
-            raise HttpError(
-                400, "unknown_parameter", f"unknown field {shown!r}; remove it", param=shown
-            )
+            advice = ADVICE.get((verb, name)) or ADVICE.get((None, name), "remove it")
+            message = f"unknown field {shown!r}; {advice}"
+            raise HttpError(400, "unknown_parameter", message, param=shown)
 
 
 def _fields(verb: Verb, body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -92,8 +93,12 @@ def _fields(verb: Verb, body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     names = {}
     if verb == "chat":
         fields["messages"] = said.messages(body.get("messages"))
-        if body.get("max_completion_tokens") is not None:
-            fields["max_tokens"] = body["max_completion_tokens"]
+        newer = body.get("max_completion_tokens")
+        if newer is not None:
+            if fields.get("max_tokens", newer) != newer:
+                message = "max_tokens and max_completion_tokens differ; send only the second"
+                raise invalid(message, "max_tokens")
+            fields["max_tokens"] = newer
             names["max_tokens"] = "max_completion_tokens"
     else:
         fields["prompt"] = said.prompt(body.get("prompt"))
@@ -102,6 +107,8 @@ def _fields(verb: Verb, body: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     stop = body.get("stop")
     if stop is not None:
         fields["stop"] = [stop] if isinstance(stop, str) else stop
+        if isinstance(stop, str):
+            names["stop.0"] = "stop"
     user = body.get("user")
     if user is not None:
         _note_user(fields, user)

@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 import httpx2
+import msgspec
 import openai
 import pytest
 
@@ -37,12 +38,14 @@ async def test_a_whole_chat(world: World, client: openai.AsyncOpenAI) -> None:
     )
     (request_id,) = await calls(world)
     await world.send(make_item("Hel", 0, request_id=request_id))
-    await world.send(make_item("lo", 3, request_id=request_id, finish="stop"))
+    item = make_item("lo", 3, request_id=request_id, finish="stop")
+    await world.send(msgspec.structs.replace(item, fingerprint="fp"))
     raw = await asking
     answer = schemas.ChatCompletion.model_validate_json(raw.content)
     assert (answer.id, answer.choices[0].message.content) == (request_id, "Hello")
     assert answer.choices[0].finish_reason == "stop"
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (7, 5)
+    assert answer.system_fingerprint == "fp"
     assert raw.headers["x-request-id"] == request_id
     assert raw.headers["x-headrace-pool"] == "small"
     (call,) = world.calls
@@ -266,6 +269,8 @@ async def test_every_error_has_the_envelope(web: httpx2.AsyncClient) -> None:
         (400, await web.post(CHAT, json={"messages": HELLO}, headers={"idempotency-key": ""})),
         (400, await web.get(f"{CHAT}/r1?stream=yes")),
         (413, await web.post(CHAT, content=b" " * (MAX_REQUEST_BYTES + 1), headers=kind)),
+        (413, await web.post(CHAT, content=b" " * (MAX_REQUEST_BYTES + 1), headers=kind | {"expect": "100-continue"})),
+        (415, await web.post(CHAT, content=b"{}", headers={"content-type": "application/json; charset=utf-16"})),
         (413, await web.post(CHAT, json={"n": 16, "messages": [{"role": "user", "content": "x" * 10**6}]})),
     ]  # fmt: skip
     for status, response in found:

@@ -35,7 +35,7 @@ def writer(verb: Verb = "chat", n: int = 1, **options: Any) -> EventWriter:
     usage = options.pop("usage", False)
     form = Form(verb, "r1", "m", "default").chunks(usage)
     request_id = "r1" if n == 1 else None
-    options = {"request_id": request_id, "usage": usage, "begun": False} | options
+    options = {"request_id": request_id, "usage": usage} | options
     return EventWriter(form, n, **options)
 
 
@@ -76,9 +76,29 @@ def test_a_text_stream() -> None:
 
 
 def test_a_resumed_stream_does_not_begin_again() -> None:
-    events = writer(begun=True)
+    events = writer(start=3)
     (only,) = data(events.take(0, chunk("c", 2)))
     assert only["choices"][0]["delta"] == {"content": "c"}
+
+
+def test_a_stream_resumed_after_its_last_token_keeps_its_place() -> None:
+    assert b"id: r1:40\n" in writer(start=40).take(0, complete(tokens=40))
+
+
+def test_the_end_of_a_stream_names_the_executor() -> None:
+    events = writer(usage=True)
+    ended = complete().model_copy(update={"fingerprint": "fp"})
+    said = data(events.take(0, chunk("a")) + events.take(0, ended))
+    assert [each["system_fingerprint"] for each in said] == [None, None, "fp", "fp"]
+
+
+def test_answers_of_different_executors_have_no_fingerprint() -> None:
+    completes = {
+        choice: complete().model_copy(update={"fingerprint": made_by})
+        for choice, made_by in enumerate(["fp", "other"])
+    }
+    whole = json.loads(Form("chat", "r1", "m", None).whole(["a", "b"], completes))
+    assert whole["system_fingerprint"] is None
 
 
 def test_several_answers_end_together() -> None:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from openai.types.chat import ChatCompletionMessage
 
 from contracts.client import ChatRequest, GenerateRequest
 from contracts.internal import Verb
@@ -31,7 +32,6 @@ def test_all_options_that_travel() -> None:
         temperature=0.5,
         top_p=0.9,
         seed=7,
-        max_tokens=9,
         max_completion_tokens=5,
         stop="END",
         stream=True,
@@ -65,6 +65,11 @@ def test_all_options_that_travel() -> None:
         }
     )
     assert (call.n, call.stream, call.include_usage, call.tier) == (1, True, True, "flex")
+
+
+def test_no_prompt_in_a_list() -> None:
+    refused = refusal("generate", prompt=[])
+    assert (refused.code, refused.param) == ("invalid_request", "prompt")
 
 
 def test_each_answer_has_a_seed_of_its_own() -> None:
@@ -124,9 +129,36 @@ def test_values_that_ask_for_nothing_are_taken(verb: Verb) -> None:
             assert name not in asked(verb, **{name: value}).fields
 
 
+def test_an_answer_can_be_sent_back_as_the_client_dumps_it() -> None:
+    said = ChatCompletionMessage(role="assistant", content="Hello").model_dump()
+    said |= {"tool_calls": [], "annotations": []}
+    assert asked(messages=[said]).fields["messages"] == [{"role": "assistant", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "advice"),
+    [
+        ("chat", "prompt", "/v1/completions"),
+        ("generate", "messages", "/v1/chat/completions"),
+        ("generate", "max_completion_tokens", "max_tokens"),
+        ("chat", "idempotency_key", "header"),
+        ("chat", "wat", "remove"),
+    ],
+)
+def test_unknown_fields_come_with_advice(verb: Verb, name: str, advice: str) -> None:
+    refused = refusal(verb, **{name: "x"})
+    assert (refused.code, refused.param) == ("unknown_parameter", name)
+    assert advice in refused.message
+
+
+def test_a_single_stop_text_keeps_its_name() -> None:
+    assert (asked(stop="").names or {})["stop.0"] == "stop"
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
+        ({"max_tokens": 9, "max_completion_tokens": 5}, "max_tokens"),
         ({"wat": 1}, "wat"),
         ({"n": 17}, "n"),
         ({"n": True}, "n"),
