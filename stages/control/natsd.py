@@ -29,6 +29,7 @@ http: "127.0.0.1:-1"
 ports_file_dir: {folder}
 max_payload: {max_payload}
 write_deadline: "5s"
+max_pending: 268435456
 jetstream {{ store_dir: {store}, max_file_store: {max_store} }}
 {accounts}"""
 

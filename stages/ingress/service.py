@@ -16,7 +16,7 @@ from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.internal import Beat, ClientCall, Settled, Verb, Work
 from contracts.sessions import CancelSession, ResumeSession, SettleSession
 from contracts.topology import Topology
-from stages.ingress.access import bearer_key
+from stages.ingress.access import Caller, bearer_key
 from stages.ingress.admission import Admission, settle_session, settled
 from stages.ingress.catalog import Catalog
 from stages.ingress.clients import Clients
@@ -26,6 +26,7 @@ from stages.ingress.identity import Identity
 from stages.ingress.intake import Call, Intake, forwarded
 from stages.ingress.refusals import Refusals
 from stages.ingress.sessions import Sessions
+from stages.ingress.turns import Turns
 from stages.runtime.clock import new_request_id, now_ms
 from stages.runtime.stage import Context
 
@@ -49,6 +50,7 @@ class IngressService:
         self._calls: list[Subscription] = []
         self._counts: Counter[str] = Counter()
         self._dropped = Refusals()
+        self._turns = Turns()
 
     async def start(self) -> None:
         """Load tokenizers, then take calls. Raises ModelError for a model not in the store."""
@@ -131,6 +133,12 @@ class IngressService:
     async def _take_door(self, call: Call, egress: str) -> BaseModel | bytes:
         intake = self._intake
         caller, verb = intake.enter(call)
+        async with self._turns.of(caller.tenant, len(call.body)):
+            return await self._work_door(intake, call, caller, verb, egress)
+
+    async def _work_door(
+        self, intake: Intake, call: Call, caller: Caller, verb: Verb, egress: str
+    ) -> BaseModel | bytes:
         if verb == "resume":
             earlier = intake.resume(call).request_id
             return Settled(request_id=earlier, same_as=earlier, tenant=caller.tenant)
@@ -205,6 +213,12 @@ class IngressService:
         """What to answer at once; None where the egress speaks from here on."""
         intake = self._intake
         caller, verb = intake.enter(call)
+        async with self._turns.of(caller.tenant, len(call.body)):
+            return await self._work_here(intake, call, caller, verb, reply)
+
+    async def _work_here(
+        self, intake: Intake, call: Call, caller: Caller, verb: Verb, reply: str
+    ) -> BaseModel | None:
         if verb == "resume":
             wanted = intake.resume(call)
             await self._resume(call, caller.tenant, wanted.request_id, wanted.offset, reply)
