@@ -57,12 +57,11 @@ class Reporter:
 
     async def look(self, bus: Bus, topology: Topology) -> None:
         """Read who owns the queues."""
-        self._owners = []  # of whom nothing can be read: no such bucket yet, the bus is away
         try:
             bucket = await bus.js.key_value(subjects.OWNER_BUCKET)
             found = [await _owner(bucket, pool) for pool in topology.pools]
         except (nats.js.errors.Error, nats.errors.Error, TimeoutError, OSError):
-            return
+            found = []  # nothing can be read: no such bucket yet, the bus is away
         self._owners = [one for one in found if one is not None]
 
     def report(self, facts: Facts) -> StatusReport:
@@ -71,7 +70,7 @@ class Reporter:
         found = [self._of(one, at) for one in facts.processes]
         bus = self._of(facts.nats, at)
         queueing = [one for one in found if one.stage == "queueing"]
-        law = conservation(queueing)
+        law = conservation(queueing, {one.owner for one in self._owners})
         control = self._control()
         watchdog = self._guard.status() if self._guard else None
         queues = self._queues(facts.current.topology, queueing)

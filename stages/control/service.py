@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import nats.errors
 from nats.aio.msg import Msg
@@ -27,21 +27,22 @@ from stages.control.generations import Generations
 from stages.control.guard import Guard
 from stages.control.housework import Housework
 from stages.control.inheritance import Inheritance
-from stages.control.launchers import NatsLauncher, StageLauncher
+from stages.control.launchers import NatsLauncher
 from stages.control.lost import ExecutorTime
 from stages.control.machine import check_machine
 from stages.control.natsd import NatsServer
-from stages.control.order import BUS, STOP_S, ProcessSpec, plan, reconcile, stop_phases
+from stages.control.order import STOP_S, ProcessSpec, plan, reconcile, stop_phases
 from stages.control.process import identify
 from stages.control.processes import Processes, until_ready
 from stages.control.progress import Progress
 from stages.control.report import Facts, Reporter
 from stages.control.state import RunState, StateFolder
+from stages.control.supervision import Supervision
 from stages.control.supervisor import Change, Supervised
 from stages.runtime.bus import Bus
 from stages.runtime.clock import now_ms
 from stages.runtime.launch import write_private
-from stages.runtime.limits import EXECUTOR_READY_S, READY_S
+from stages.runtime.limits import READY_S
 from stages.runtime.streams import ensure_streams
 from stages.runtime.topology_file import Report
 
@@ -82,12 +83,14 @@ class Control:
         self._inheritance = Inheritance(found) if found else None
         self._guard = guard
         self._drift = Drift(file)
-        self._gate = asyncio.Semaphore(max(2, os.cpu_count() or 2))
         self._server = NatsServer(folder, begin.topology)
         self._beats = Beats()
         self._launcher = NatsLauncher(self._server)
-        self._nats = self._supervised(BUS, BUS, self._launcher)
-        self.processes = Processes(self._make, self._beats)
+        self._supervision = Supervision(
+            folder, self._server, self._beats, self._on_change, self._write_state
+        )
+        self._nats = self._supervision.bus(self._launcher)
+        self.processes = Processes(self._supervision.process, self._beats)
         self._reporter = Reporter(folder, self._beats, self._drift, guard)
         self._housework = Housework(folder, self._server, self._nats, self.processes)
         self._bus: Bus | None = None
@@ -115,14 +118,15 @@ class Control:
         self._generations = Generations(bus)
         self._keep(await self._serving(self._generations))
         await self._housework.attend(bus, self._beats, lambda: self.current.topology)
-        self._executors = ExecutorTime(bus, self.current.topology, self.current.generation)
-        await self._executors.start()
+        executors = ExecutorTime(bus, self.current.topology, self.current.generation)
+        self._executors = self._supervision.executors = executors
+        await executors.start()
         candidate = await self._generations.candidate()
         if candidate is not None:  # a change was under way when an earlier control ended
             self.expect(candidate.generation)
         await bus.listen(subjects.BEAT_ALL, self._beats.on_beat)
         await bus.serve(subjects.STATUS, StatusCall, self._on_status)
-        await self._start_processes(self._generations, self._executors)
+        await self._start_processes(self._generations, executors)
         self._changes = changes = Changes(
             bus, self._generations, self.processes, self._planner, self
         )
@@ -195,37 +199,6 @@ class Control:
                     raise StartError(f"no connection to nats-server: {error!r}") from None
             await asyncio.sleep(_AGAIN_S)
 
-    def _make(self, spec: ProcessSpec, generation: int) -> Supervised:
-        assert self._executors is not None
-        address = self._server.address_of(spec.stage)
-        launcher = StageLauncher(
-            spec, self._folder, address, self._beats, self._executors, generation
-        )
-        return self._supervised(spec.stage, spec.instance, launcher, spec, generation)
-
-    def _supervised(
-        self,
-        stage: str,
-        instance: str,
-        launcher: Any,
-        spec: ProcessSpec | None = None,
-        generation: int = 0,
-    ) -> Supervised:
-        pool = spec.pool if spec else None
-        return Supervised(
-            stage=stage,
-            instance=instance,
-            launcher=launcher,
-            log_file=self._folder.log(instance),
-            gate=self._gate,
-            on_change=self._on_change,
-            on_pid=self._write_state,
-            pool=pool,
-            spec=spec,
-            generation=generation,
-            ready_limit_s=READY_S if pool is None else EXECUTOR_READY_S,
-        )
-
     async def _until_ready(self, processes: list[Supervised]) -> None:
         """A pipeline that was up before is not ended because one of its processes keeps failing."""
         if not self.was_up:
@@ -277,9 +250,8 @@ class Control:
             await self._reporter.look(self._bus, self.current.topology)
         astray = []
         if self._changes is not None:
-            with contextlib.suppress(
-                HeadraceError
-            ):  # the bus is away: the rest is told all the same
+            # The bus may be away: the rest is told all the same.
+            with contextlib.suppress(HeadraceError):
                 astray = await self._changes.astray()
         return self.status().model_copy(update={"astray": astray})
 

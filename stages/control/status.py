@@ -1,6 +1,6 @@
 """The status report's judgement: what the processes count, and what is wrong first. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from contracts.internal import Beat
@@ -60,9 +60,19 @@ def process_status(
     )
 
 
-def conservation(queueing: Sequence[ProcessStatus]) -> Conservation | None:
-    """Whether every accepted request is accounted for; None before queueing has reported."""
-    counters = [one.counters for one in queueing if "accepted" in one.counters]
+def conservation(
+    queueing: Sequence[ProcessStatus], owners: Collection[str] = ()
+) -> Conservation | None:
+    """Whether every accepted request is accounted for; None before queueing has reported.
+
+    One that is silent counts by its last word only while it is an owner: whoever took its pools over
+    has its figures.
+    """
+    counters = [
+        one.counters
+        for one in queueing
+        if "accepted" in one.counters and (one.phase != "silent" or one.incarnation in owners)
+    ]
     if not counters:
         return None
     sums = {name: int(sum(c.get(name, 0) for c in counters)) for name in ("accepted", *_ENDS)}

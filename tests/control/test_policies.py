@@ -176,6 +176,18 @@ def test_before_queueing_has_reported_there_is_no_law() -> None:
     assert conservation([process("q")]) is None
 
 
+def test_a_silent_replica_of_queueing_counts_only_while_it_is_an_owner() -> None:
+    figures = dict.fromkeys(("finished", "cancelled", "failed", "expired", "queued"), 0.0)
+    figures |= {"accepted": 2.0, "running": 2.0}
+    stopped = process("queueing-0", phase="silent", incarnation="queueing-0-a", counters=figures)
+    standby = process("queueing-1", incarnation="queueing-1-b", counters=figures)
+    both = conservation([stopped, standby], {"queueing-0-a"})
+    replaced = conservation([stopped, standby], {"queueing-1-b"})
+    assert both is not None
+    assert replaced is not None
+    assert (both.accepted, replaced.accepted, replaced.running) == (4, 2, 2)
+
+
 def test_what_is_wrong_comes_worst_first_with_its_cause() -> None:
     said = problems(
         [
