@@ -59,6 +59,18 @@ async def ask(bus: Bus, call: ClientCall | bytes) -> bytes:
 
 
 async def _ask(bus: Bus, call: ClientCall | bytes, timeout_s: float) -> bytes:
+    """In terms of clients, who know no subjects."""
+    try:
+        return await _keep_asking(bus, call, timeout_s)
+    except UnservedError:
+        message = "ingress is not there now; call again"
+        raise HeadraceError(ErrorCode.NO_CAPACITY, message, retry_after_s=1.0) from None
+    except UnansweredError:
+        message = f"ingress did not answer in {timeout_s:.0f} s; call again"
+        raise HeadraceError(ErrorCode.DEADLINE_EXCEEDED, message) from None
+
+
+async def _keep_asking(bus: Bus, call: ClientCall | bytes, timeout_s: float) -> bytes:
     """Again while no ingress serves or answers: one that was lost is started again in a second."""
     question = call if isinstance(call, bytes) else call.model_dump_json().encode()
     end = time.monotonic() + timeout_s

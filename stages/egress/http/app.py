@@ -80,8 +80,6 @@ class HttpApp:
             guarded,
             methods=[method],
             response_model=answer,
-            operation_id=f"{method.lower()}{path}".replace("/", "_").translate(_NO_BRACES),
-            summary=f"{method} {path}",
             **options,
         )
         if method == "GET" and path in _PAGES:  # others would attach to an answer
@@ -153,9 +151,6 @@ class HttpApp:
         return Response(self._document, media_type=JSON)
 
 
-_NO_BRACES: Final = str.maketrans("", "", "{}")
-
-
 def _model(card: ModelCard) -> schemas.ModelBody:
     return schemas.ModelBody(id=card.id, context=card.context, pools=card.pools)
 
@@ -177,9 +172,19 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = f"{request.method[:16]} {request.url.path[:80]}"
     code = "not_found" if error.status_code == 404 else "method_not_allowed"
-    message = f"there is no {path}; see /openapi.json"
+    message = f"there is no {path}; {_advice(request.url.path)}"
     problem = HttpError(error.status_code, code, message)
     return problem.response(new_request_id(), error.headers)
+
+
+def _advice(path: str) -> str:
+    """A base URL with one /v1 too few or too many is the usual mistake."""
+    for wrong, right in (("/v1/v1/", "/v1/"), ("/chat/", "/v1/chat/")):
+        if path.startswith(wrong):
+            return f"the base URL should make it {path.replace(wrong, right, 1)[:80]}"
+    if path in ("/completions", "/models"):
+        return f"the base URL should make it /v1{path}"
+    return "see /openapi.json"
 
 
 async def _on_failure(request: Request, error: Exception) -> Response:

@@ -1,6 +1,6 @@
 """The OpenAPI document: every status a route can give, and what a request may say."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from contracts.client import Decision
 from contracts.internal import Verb
 from stages.egress.http.errors import JSON
 from stages.egress.http.messages import MESSAGES_SCHEMA, PROMPT_SCHEMA
@@ -34,7 +35,32 @@ _READING: Final = (400, 401, 403, 404, 405, 409, 429, 500, 503, 504)
 _CALLING: Final = (*_READING, 408, 413, 415)
 _LISTING: Final = (401, 403, 404, 405, 500, 503, 504)
 _RETRIED: Final = (408, 429, 503)
+# Operations as generated clients and pages call them: OpenAI's own names where it has them.
+_NAMES: Final[Mapping[Verb, tuple[str, str, str, str]]] = {
+    "chat": (
+        "createChatCompletion",
+        "The answer to a conversation",
+        "getChatCompletion",
+        "Read an answer to a conversation on, or again",
+    ),
+    "generate": (
+        "createCompletion",
+        "The continuation of a text",
+        "getCompletion",
+        "Read a continuation on, or again",
+    ),
+}
 _ID: Final = {"x-request-id": {"schema": {"type": "string"}, "description": "the request"}}
+_DECIDED: Final = {
+    f"x-headrace-{name}": {"schema": {"type": "string"}, "description": f"the decision: {name}"}
+    for name in Decision.model_fields
+}
+_AGAIN: Final = {
+    "x-should-retry": {
+        "schema": {"enum": ["true", "false"]},
+        "description": "whether the same call may succeed later; without it the client decides",
+    }
+}
 _RETRY: Final = {
     "retry-after": {"schema": {"type": "string"}, "description": "seconds, rounded up"},
     "retry-after-ms": {"schema": {"type": "string"}, "description": "the same in ms"},
@@ -67,7 +93,7 @@ def errors(statuses: Sequence[int]) -> Responses:
         status: {
             "model": ErrorEnvelope,
             "description": KNOWN_ERRORS[status],
-            "headers": _ID | (_RETRY if status in _RETRIED else {}),
+            "headers": _ID | _AGAIN | (_RETRY if status in _RETRIED else {}),
         }
         for status in sorted(statuses)
     }
@@ -91,7 +117,7 @@ def _answered(verb: Verb, statuses: Sequence[int]) -> Responses:
     success = {
         "description": "the answer: one JSON object, or events with stream: true",
         "content": {"text/event-stream": events},
-        "headers": _ID,
+        "headers": _ID | _DECIDED,
     }
     return {200: success, **errors(statuses)}
 
@@ -114,7 +140,8 @@ def calling(verb: Verb) -> dict[str, Any]:
         "parameters": [_TENANT, _LAST_EVENT, _IDEMPOTENCY],
         "security": _SECURITY,
     }
-    return {"responses": _answered(verb, _CALLING), "openapi_extra": extra}
+    names = _named(*_NAMES[verb][:2])
+    return {"responses": _answered(verb, _CALLING), "openapi_extra": extra, **names}
 
 
 def reading(verb: Verb) -> dict[str, Any]:
@@ -138,20 +165,29 @@ def reading(verb: Verb) -> dict[str, Any]:
         _LAST_EVENT,
     ]
     extra = {"parameters": parameters, "security": _SECURITY}
-    return {"responses": _answered(verb, _READING), "openapi_extra": extra}
+    names = _named(*_NAMES[verb][2:])
+    return {"responses": _answered(verb, _READING), "openapi_extra": extra, **names}
 
 
 def listing(*path: str) -> dict[str, Any]:
     """Options of the routes about models."""
     parameters = [*(_path(name, "its name") for name in path), _TENANT]
     extra = {"parameters": parameters, "security": _SECURITY}
-    return {"responses": errors(_LISTING), "openapi_extra": extra}
+    names = (
+        _named("retrieveModel", "A model") if path else _named("listModels", "What a key may name")
+    )
+    return {"responses": errors(_LISTING), "openapi_extra": extra, **names}
 
 
 def health() -> dict[str, Any]:
     """Options of the route for load balancers."""
     stopping = {"model": Health, "description": "it is stopping", "headers": _ID}
-    return {"responses": {**errors([405, 500]), 503: stopping}}
+    names = _named("health", "Whether this process takes calls")
+    return {"responses": {**errors([405, 500]), 503: stopping}, **names}
+
+
+def _named(operation: str, summary: str) -> dict[str, Any]:
+    return {"operation_id": operation, "summary": summary}
 
 
 def _path(name: str, what: str) -> dict[str, Any]:

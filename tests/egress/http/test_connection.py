@@ -31,6 +31,15 @@ async def answer(reader: asyncio.StreamReader) -> bytes:
         return await reader.read()
 
 
+async def test_what_is_no_http(connect: Open) -> None:
+    reader, writer = await connect()
+    writer.write(b"hello\r\n\r\n")
+    said = await answer(reader)
+    writer.close()
+    assert said.startswith(b"HTTP/1.1 400")
+    schemas.ErrorEnvelope.model_validate_json(said.partition(b"\r\n\r\n")[2])
+
+
 @pytest.mark.parametrize(
     "sent",
     [
@@ -70,6 +79,14 @@ async def test_a_client_that_closes_reads_why_its_body_was_too_large(connect: Op
     length = b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body)
     writer.write(HEAD + KIND + length + body)
     await writer.drain()  # raises when the door closes before it has read
+    assert (await answer(reader)).startswith(b"HTTP/1.1 413")
+    writer.close()
+
+
+async def test_a_client_that_asks_first_is_refused_before_it_sends(connect: Open) -> None:
+    reader, writer = await connect()
+    length = b"content-length: %d\r\n" % (2 * MAX_REQUEST_BYTES)
+    writer.write(HEAD + KIND + length + b"expect: 100-continue\r\n\r\n")
     assert (await answer(reader)).startswith(b"HTTP/1.1 413")
     writer.close()
 
