@@ -20,7 +20,7 @@ from stages.cli.keys import force
 from stages.cli.keys.command import app
 from stages.cli.keys.file import Document, KeysError, read
 from stages.cli.keys.moment import expiry
-from stages.cli.keys.rows import rows
+from stages.cli.keys.rows import find, rows
 from stages.runtime.bus import Bus
 from stages.runtime.topology_file import parse_topology
 from tests.support.topologies import KEY_HASH, write_topology
@@ -234,3 +234,9 @@ async def test_a_change_that_fails_is_told(bus: Bus) -> None:
     await control.start()
     with pytest.raises(KeysError, match="egress-0 does not take it over"):
         await asyncio.wait_for(force.apply(bus, document(FLOW)), 30)
+
+
+def test_an_id_is_meant_before_a_name_that_looks_like_it() -> None:
+    text = BLOCK.replace("name: laptop", f'name: "{KEY_HASH[7:19]}"')
+    assert find(document(text).topology, KEY_HASH[7:19], None).key.hash == KEY_HASH
+    assert find(document(BLOCK).topology, "laptop", "demo").key.name == "laptop"

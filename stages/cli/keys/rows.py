@@ -39,11 +39,9 @@ def rows(file: Topology, serving: Topology | None, now: datetime) -> list[KeyRow
 
 def find(topology: Topology, which: str, tenant: str | None) -> KeyRow:
     """By id or name. Raises `KeysError` where there is none, or several."""
-    found = [
-        KeyRow(owner, key)
-        for owner, key in _all(topology)
-        if which in (key.id, key.name) and tenant in (None, owner)
-    ]
+    mine = [KeyRow(*one) for one in _all(topology) if tenant in (None, one[0])]
+    found = [one for one in mine if one.key.id == which]  # a name may look like another key's id
+    found = found or [one for one in mine if one.key.name == which]
     if not found:
         whose = f" of tenant {tenant!r}" if tenant is not None else ""
         # Not repeated where it could be the key itself.
