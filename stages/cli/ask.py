@@ -12,7 +12,6 @@ from typing import Annotated, Any, Final
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from rich.table import Table
 
 from contracts.client import (
     Accepted,
@@ -28,13 +27,13 @@ from contracts.client import (
 )
 from contracts.errors import ErrorInfo
 from stages.cli.common import FAILED, NOT_RUNNING, OK, JsonOption, fail, print_json
+from stages.cli.journey import journey
+from stages.cli.rig import KEY, TENANT
 from stages.cli.rows import money
 from stages.runtime.client import Answer, CallerError, CannotConnect, GrpcCaller, NatsCaller
 
 USAGE: Final = 2
 INTERRUPTED: Final = 130  # as shells say for Ctrl-C
-DEMO_KEY: Final = "headrace-demo-key"
-DEMO_TENANT: Final = "demo"
 Connect = Coroutine[Any, Any, NatsCaller | GrpcCaller]
 Call = Callable[[NatsCaller | GrpcCaller], AsyncGenerator[Answer, None]]
 
@@ -60,7 +59,7 @@ Stop = Annotated[list[str] | None, typer.Option(help="End before this text; repe
 Key = Annotated[
     str, typer.Option(envvar="HEADRACE_API_KEY", help="API key.", show_default="the demo key")
 ]
-Tenant = Annotated[str | None, typer.Option(help="Tenant of the key.", show_default=DEMO_TENANT)]
+Tenant = Annotated[str | None, typer.Option(help="Tenant of the key.", show_default=TENANT)]
 Url = Annotated[str, typer.Option(help="NATS server.")]
 Address = Annotated[str, typer.Option(help="gRPC server.")]
 Raw = Annotated[bool, typer.Option("--generate", help="Continue the text instead of chatting.")]
@@ -94,7 +93,7 @@ def ask(
     seed: Seed = None,
     stop: Stop = None,
     priority: PriorityOption = None,
-    key: Key = DEMO_KEY,
+    key: Key = KEY,
     tenant: Tenant = None,
     url: Url = "nats://127.0.0.1:4222",
     address: Address = "127.0.0.1:7070",
@@ -119,22 +118,32 @@ def ask(
         "stop": stop or None,
         "priority": priority,
     }
-    if (question is None) == (resume is None):
-        typer.echo("give a question, or --resume REQUEST[:OFFSET], not both", err=True)
-        raise typer.Exit(USAGE)
-    if resume is not None:
-        call = _resuming(resume)
-    else:
-        text = _utf8(sys.stdin.read() if question == "-" else question or "")
-        call = _asking(_request(text, system, options, generate=generate))
+    call = _call(question, resume, system, options, generate=generate)
     connect: Connect = (
-        NatsCaller.connect(url, tenant or DEMO_TENANT, key)
+        NatsCaller.connect(url, tenant or TENANT, key)
         if door is Door.NATS
         else GrpcCaller.connect(address, key, tenant)
     )
     outcome = _asked(connect, call, as_json=as_json)
     _report(outcome, as_json=as_json, show_journey=show_journey)
     raise typer.Exit(_exit_code(outcome))
+
+
+def _call(
+    question: str | None,
+    resume: str | None,
+    system: str | None,
+    options: dict[str, Any],
+    *,
+    generate: bool,
+) -> Call:
+    if (question is None) == (resume is None):
+        typer.echo("give a question, or --resume REQUEST[:OFFSET], not both", err=True)
+        raise typer.Exit(USAGE)
+    if resume is not None:
+        return _resuming(resume)
+    text = _utf8(sys.stdin.read() if question == "-" else question or "")
+    return _asking(_request(text, system, options, generate=generate))
 
 
 def _utf8(text: str) -> str:
@@ -246,7 +255,7 @@ def _report(outcome: Outcome, *, as_json: bool, show_journey: bool) -> None:
     if isinstance(last, Complete) and not as_json:
         console.print(_footer(last), style="dim", markup=False)
         if show_journey:
-            console.print(_journey(last))
+            console.print(journey(last.timings))
     if last.error is not None:
         typer.echo(_error_line(last.error, refused=isinstance(last, Refused)), err=True)
 
@@ -262,14 +271,6 @@ def _footer(last: Complete) -> str:
         last.finish_reason.value,
     ]
     return " · ".join(part for part in parts if part)
-
-
-def _journey(last: Complete) -> Table:
-    table = Table("stage", "ms", show_edge=False)
-    for stage, ms in last.timings.stages.items():
-        table.add_row(stage, f"{ms:,.1f}")
-    table.add_row("whole request", f"{last.timings.e2e_ms:,.1f}")
-    return table
 
 
 def _error_line(error: ErrorInfo, *, refused: bool) -> str:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from contracts.client import Accepted, ChatRequest, Chunk, Complete, Message, Refused
+from stages.cli.journey import journey
 from stages.cli.models import pull_command
 from stages.cli.rig import KEY, MODEL, Rig, RigError, stopped_pipeline
 from stages.cli.rows import shown
@@ -57,7 +58,7 @@ def _show(rig: Rig, question: str, max_tokens: int, console: Console) -> None:
     console.print(question, style="bold", markup=False)
     complete = asyncio.run(_ask(rig, question, max_tokens))
     console.rule("the request's journey", align="left")
-    console.print(_journey(complete), _summary(complete))
+    console.print(journey(complete.timings), _summary(complete))
     console.rule("its usage row, from DuckDB", align="left")
     console.print(_usage_row(rig, complete.request_id))
     console.rule("what it cost", align="left")
@@ -86,21 +87,6 @@ async def _ask(rig: Rig, question: str, max_tokens: int) -> Complete:
                 case Accepted() | _:
                     continue
     raise DemoError("the stream ended without a terminal")
-
-
-def _journey(complete: Complete) -> Table:
-    timings = complete.timings
-    table = Table("stage", "ms", show_edge=False)
-    for stage, ms in timings.stages.items():
-        table.add_row(stage, f"{ms:,.1f}")
-    table.add_section()
-    for name, value in (
-        ("TTFT", timings.ttft_ms),
-        ("TPOT", timings.tpot_ms),
-        ("whole request", timings.e2e_ms),
-    ):
-        table.add_row(name, "" if value is None else f"{value:,.1f}")
-    return table
 
 
 def _summary(complete: Complete) -> str:

@@ -76,14 +76,19 @@ class Rig:
     def _run(self, words: tuple[str, ...], timeout_s: float) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "stages.cli", *words, "--state", str(self.state)]
         # a session of its own: Ctrl-C is for us, and we stop the pipeline ourselves
-        return subprocess.run(
+        with subprocess.Popen(
             command,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=timeout_s,
-            check=False,
             start_new_session=True,
-        )
+        ) as child:
+            try:
+                out, err = child.communicate(timeout=timeout_s)
+            except BaseException:
+                _end(child)
+                raise
+            return subprocess.CompletedProcess(command, child.returncode, out, err)
 
     def up(self) -> None:
         """Start and wait until ready."""
@@ -100,6 +105,15 @@ class Rig:
         if "healthy" not in status:
             raise RigError(f"headrace status failed:\n{done.stderr or done.stdout}")
         return status
+
+
+def _end(child: "subprocess.Popen[str]") -> None:
+    """In order: an `up` that is killed leaves a watchdog behind that nobody has heard of yet."""
+    child.terminate()
+    try:
+        child.communicate(timeout=DOWN_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
 
 
 def free_ports(count: int) -> list[int]:
@@ -161,13 +175,19 @@ def stopped_pipeline(topology: dict[str, Any] | None = None) -> Iterator[Rig]:
 
 @contextlib.contextmanager
 def _ending_cleanly() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into SystemExit, so that what was started is stopped."""
+    """Turn the first SIGTERM or SIGHUP into SystemExit, so that what was started is stopped; a second
+    one does not break that off."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    left = False
+
     def leave(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
+        nonlocal left
+        if not left:
+            left = True
+            raise SystemExit(128 + number)
 
     before = {each: signal.signal(each, leave) for each in (signal.SIGTERM, signal.SIGHUP)}
     try:
