@@ -18,11 +18,9 @@ _ENDS: Final = ("stop", "length", "error")  # others go on elsewhere, or nobody 
 
 @dataclass(frozen=True)
 class Ended:
-    """An attempt that is over."""
+    """An attempt that is over: what can still be asked of it, not its prompt."""
 
-    held: Held
-    finish: str
-    error: str | None
+    reply: RepairReply  # from offset 0
     at_s: float  # monotonic
 
 
@@ -40,10 +38,11 @@ class Repairs:
         """An attempt has ended: its tokens stay for a while."""
         request_id = held.lease.work.request_id
         older = self._ended.get(request_id)
-        if older is not None and older.held.lease.attempt > held.lease.attempt:
+        if older is not None and older.reply.attempt > held.lease.attempt:
             return
         self._drop(request_id)
-        self._ended[request_id] = Ended(held, finish, error, self._clock_s())
+        reply = self._reply(held, 0, finish, error)
+        self._ended[request_id] = Ended(reply, self._clock_s())
         self._tokens += len(held.ids)
         self._tidy()
 
@@ -55,28 +54,29 @@ class Repairs:
         """
         self._tidy()
         running = self._roster.attempts_of(call.request_id)
-        newest = max(running, key=lambda held: held.lease.attempt, default=None)
+        newest = max(running, key=_attempt, default=None)
         ended = self._ended.get(call.request_id)
-        if newest is not None and (ended is None or _attempt(newest) > _attempt(ended.held)):
+        if newest is not None and (ended is None or _attempt(newest) > ended.reply.attempt):
             if call.egress is not None:
                 newest.egress = call.egress
-            return self._reply(call, newest)
+            return self._reply(newest, call.offset)
         if ended is None:
             raise HeadraceError(
                 ErrorCode.NOT_FOUND,
                 f"request {call.request_id} neither runs here nor ended here in the last "
                 f"{KEPT_S:g} s",
             )
-        return self._reply(call, ended.held, ended.finish, ended.error)
+        ids = ended.reply.ids[call.offset :]
+        return ended.reply.model_copy(update={"offset": call.offset, "ids": ids})
 
     def _reply(
-        self, call: RepairCall, held: Held, finish: str | None = None, error: str | None = None
+        self, held: Held, offset: int, finish: str | None = None, error: str | None = None
     ) -> RepairReply:
         return RepairReply(
-            request_id=call.request_id,
-            attempt=held.lease.attempt,
-            offset=call.offset,
-            ids=held.ids[call.offset :],
+            request_id=held.lease.work.request_id,
+            attempt=_attempt(held),
+            offset=offset,
+            ids=held.ids[offset:],
             accelerator_us=held.busy_us,
             cached_tokens=held.cached,
             started_ms=held.started_ms,
@@ -92,12 +92,12 @@ class Repairs:
             crowded = len(self._ended) > KEPT_ATTEMPTS or self._tokens > KEPT_TOKENS
             if not crowded and now - oldest.at_s <= KEPT_S:
                 return
-            self._drop(oldest.held.lease.work.request_id)
+            self._drop(oldest.reply.request_id)
 
     def _drop(self, request_id: str) -> None:
         ended = self._ended.pop(request_id, None)
         if ended is not None:
-            self._tokens -= len(ended.held.ids)
+            self._tokens -= len(ended.reply.ids)
 
 
 def _attempt(held: Held) -> int:
