@@ -26,7 +26,7 @@ class Watch:
 
     def __init__(self, file: Path, served: str, apply: Apply, tell: Tell) -> None:
         self._file = file
-        self._seen = served
+        self._seen: str | None = served
         self._apply = apply
         self._tell = tell
         self.problem: str | None = None
@@ -66,7 +66,10 @@ class Watch:
             if error.info.code in (ErrorCode.CONFLICT, ErrorCode.NO_CAPACITY):
                 self.problem = f"{self._file.name} is not applied yet: {error}"
                 log.warning(self.problem)
-                await asyncio.sleep(_AGAIN_S)  # seen again at the next look
+                self._seen = (
+                    None  # whatever it says at the next look, and whoever's text serves then
+                )
+                await asyncio.sleep(_AGAIN_S)
                 return
             self._seen = seen
             self._fail(str(error))

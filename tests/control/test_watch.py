@@ -133,3 +133,22 @@ async def test_what_is_refused_is_not_tried_again_and_what_has_to_wait_is(
     file.write_text(file.read_text() + "\n")
     await watch.look()
     assert len(applied.texts) == 1
+
+
+async def test_a_save_that_had_to_wait_and_was_taken_back_is_no_problem_any_more(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What made it wait may have been that very text: what the file says now must serve."""
+    monkeypatch.setattr("stages.control.watch._AGAIN_S", 0.0)
+    applied = Applied()
+    text = file.read_text()
+    watch = Watch(file, text, applied.apply, applied.tell)
+    applied.refuse = HeadraceError(ErrorCode.CONFLICT, "one change at a time")
+    file.write_text(text + "\n")
+    await watch.look()
+    assert watch.problem is not None
+    file.write_text(text)
+    applied.refuse = None
+    await watch.look()
+    assert watch.problem is None
+    assert applied.texts == [text]
