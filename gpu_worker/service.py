@@ -237,7 +237,9 @@ class ExecutorService:
         if not self._fence.admits(notice.pool or self._me.pool, notice.epoch):
             return
         for held in self._roster.attempts_of(notice.request_id):
-            if notice.attempt in (None, held.lease.attempt):
+            # The owner of a pool that it has left knows nothing of how it goes on here.
+            theirs = notice.pool in (None, held.lease.work.pool or self._me.pool)
+            if theirs and notice.attempt in (None, held.lease.attempt):
                 self._cancel(held)
 
     def _cancel(self, held: Held) -> None:

@@ -60,13 +60,15 @@ async def test_a_cancel_frees_the_slot_and_ends_in_an_attempt(
     assert [(a.finish, a.completion_tokens < 200) for a in attempts] == [("cancelled", True)]
 
 
-async def test_a_notice_about_another_attempt_stops_nothing(
+async def test_a_notice_about_another_attempt_or_by_another_pool_stops_nothing(
     bus: Bus, watch: Watch, service: ExecutorService
 ) -> None:
     await give(bus, endless("a"))
     await watch.until(lambda: len(watch.items) > 2)
     other = CancelNotice(request_id="a", reason=FinishReason.CANCELLED, attempt=7)
     await bus.publish(subjects.cancel("a"), other)
+    elsewhere = CancelNotice(request_id="a", reason=FinishReason.CANCELLED, pool="left", epoch=3)
+    await bus.publish(subjects.cancel("a"), elsewhere)  # it was moved: that owner runs it no more
     await watch.until(lambda: watch.finish("a") == "length")
 
 
