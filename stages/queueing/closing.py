@@ -72,6 +72,8 @@ class Closing:
         if notice.attempt is not None:
             return  # our own word to an executor; the request goes on
         found = self.find(notice.request_id)
+        if notice.pool is not None and (found is None or found[0].name != notice.pool):
+            return  # an owner's word to executors of its own pool, which the request has left
         if found is None:
             self.early.note(notice.request_id, self._clocks.now_s())
             return

@@ -25,6 +25,7 @@ from tests.queueing.support import (
     running,
     until,
 )
+from tests.support.nats import flushed
 
 
 async def test_declined_goes_back_and_is_leased_again_with_the_next_credit(
@@ -235,3 +236,19 @@ async def test_standing_still_ourselves_makes_nobody_silent(
     await asyncio.sleep(0.3)
     counters = queueing.service.counters()
     assert (counters["running"], counters["failed"]) == (1, 0)
+
+
+async def test_the_owner_of_a_pool_that_a_request_has_left_ends_nothing_here(
+    bus: Bus, queueing: Queueing
+) -> None:
+    work, late = make_work(), make_work()
+    await admit(bus, work)
+    for request_id in (work.request_id, late.request_id):
+        word = CancelNotice(
+            request_id=request_id, reason=FinishReason.CANCELLED, pool="left", epoch=3
+        )
+        await bus.publish(subjects.cancel(request_id), word)
+    await flushed(bus)
+    await admit(bus, late)
+    states = [entry.state for entry in queueing.service.pools["p"].ledger]
+    assert states == [State.QUEUED, State.QUEUED]
