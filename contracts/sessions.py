@@ -160,6 +160,7 @@ class TakeReply(Internal):
     terms: AdmitReply
     executor: str | None
     attempt: int
+    before: str | None = Field(None, description="egress that had it until now")
 
 
 class RepairCall(Internal):

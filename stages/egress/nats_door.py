@@ -94,7 +94,9 @@ class NatsDoor:
                 return Done(ok=self._sessions.find(call.settled.request_id) is not None)
             case ResumeSession():
                 sink = self._sink(call.request_id, call.reply, call.tenant)
-                self._resuming.start(call.request_id, call.tenant, call.offset, sink)
+                self._resuming.start(
+                    call.request_id, call.tenant, call.offset, sink, call.received_ms
+                )
             case AdoptSession():
                 await self._resuming.adopt(call)
             case YieldSession():

@@ -12,7 +12,7 @@ from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.internal import AdmitReply, Work
 from contracts.sessions import AdoptSession, Progress, SessionRecord
 from stages.egress.delivery import Delivery
-from stages.egress.live import Live
+from stages.egress.live import Live, Wish
 from stages.egress.session import Phase, Session
 from stages.egress.sessions import Sessions
 from stages.egress.sink import Nobody, Sink
@@ -46,24 +46,32 @@ class Resuming:
         self._moving: set[str] = set()
         sessions.resume = self.start
 
-    def start(self, request_id: str, tenant: str, offset: int, sink: Sink) -> asyncio.Future[None]:
-        """`resume` in the background, so that a door can watch its client meanwhile."""
+    def start(
+        self, request_id: str, tenant: str, offset: int, sink: Sink, since_ms: float | None = None
+    ) -> asyncio.Future[None]:
+        """`resume` in the background, so that a door can watch its client meanwhile.
+
+        `since_ms`: when its call came in (default: now); of two clients the later one stays.
+        """
         self._sessions.hold(sink, None)
         done = asyncio.get_running_loop().create_future()
 
         async def run() -> None:
-            await self.resume(request_id, tenant, offset, sink)
+            await self.resume(request_id, tenant, offset, sink, since_ms)
             done.set_result(None)
 
         self._bus.spawn(run())
         return done
 
-    async def resume(self, request_id: str, tenant: str, offset: int, sink: Sink) -> None:
+    async def resume(
+        self, request_id: str, tenant: str, offset: int, sink: Sink, since_ms: float | None = None
+    ) -> None:
         """`sink` gets `accepted`, what is beyond `offset` tokens, and the end; or a refusal."""
         self._sessions.hold(sink, None)
+        wish = Wish(request_id, tenant, offset, sink, now_ms() if since_ms is None else since_ms)
         try:
             self._sessions.refuse_while_draining()
-            await self._patiently(request_id, tenant, offset, sink)
+            await self._patiently(wish)
         except HeadraceError as error:
             await self._refuse(request_id, error.info, sink)
         except Exception:
@@ -75,7 +83,7 @@ class Resuming:
         self._sessions.leave(sink)
         await sink.send(Refused(request_id=request_id, error=error))
 
-    async def _patiently(self, request_id: str, tenant: str, offset: int, sink: Sink) -> None:
+    async def _patiently(self, wish: Wish) -> None:
         began_s = time.monotonic()
         try:
             async for attempt in AsyncRetrying(
@@ -86,22 +94,21 @@ class Resuming:
             ):
                 with attempt:
                     waited_s = time.monotonic() - began_s
-                    await self._once(request_id, tenant, offset, sink, waited_s)
+                    await self._once(wish, waited_s)
         except NotYetError:
             raise HeadraceError(
                 ErrorCode.NO_CAPACITY,
-                f"request {request_id!r} cannot be taken over now; resume it again",
+                f"request {wish.request_id!r} cannot be taken over now; resume it again",
                 retry_after_s=1.0,
             ) from None
 
-    async def _once(
-        self, request_id: str, tenant: str, offset: int, sink: Sink, waited_s: float
-    ) -> None:
+    async def _once(self, wish: Wish, waited_s: float) -> None:
+        request_id, tenant = wish.request_id, wish.tenant
         live = self._sessions.find(request_id)
         if request_id in self._moving or (live is not None and live.session.phase is Phase.OPENING):
             raise NotYetError
         if live is not None and live.session.tenant == tenant:
-            await self._attach(live, offset, sink)
+            await self._attach(live, wish)
             return
         record = None if live is not None else await self._record(request_id)
         if live is None and (request_id in self._moving or self._sessions.find(request_id)):
@@ -109,9 +116,9 @@ class Resuming:
         if record is None or record.tenant != tenant:
             raise self._unknown(request_id, waited_s)
         if record.complete is not None:
-            await self._replay(record, offset, sink)
+            await self._replay(record, wish.offset, wish.sink)
         else:
-            await self._take_over(record, offset, sink, waited_s)
+            await self._take_over(record, wish, waited_s)
 
     def _unknown(self, request_id: str, waited_s: float) -> Exception:
         """The same for a foreign id and for one that never was."""
@@ -162,12 +169,15 @@ class Resuming:
 
     # Open here
 
-    async def _attach(self, live: Live, offset: int, sink: Sink) -> None:
-        """The client of this sink, if it is still there, instead of the one before."""
-        session, sessions = live.session, self._sessions
+    async def _attach(self, live: Live, wish: Wish) -> None:
+        """The client of this sink, if it is still there, instead of the one before.
+
+        A wish that had to wait does not replace the client of a later one: it may have been given up.
+        """
+        session, sessions, sink = live.session, self._sessions, wish.sink
         assert session.terms is not None
         work = session.terms.work
-        delivery = self._delivery(work, offset)
+        delivery = self._delivery(work, wish.offset)
         await sink.send(Accepted(request_id=work.request_id, decision=work.decision()))
         await say_again(delivery, session.assembly.ids, sink)
         if session.phase is Phase.CLOSED:  # meanwhile
@@ -175,7 +185,12 @@ class Resuming:
             return
         if not sessions.waits(sink):
             return
+        if live.since_ms > wish.since_ms:
+            sessions.leave(sink)
+            sink.cut_off(REPLACED)
+            return
         # From here to its chunk nothing may come between: the order of the text depends on it.
+        live.since_ms = wish.since_ms
         before, live.sink = live.sink, sink
         sessions.leave(before)
         sessions.hold(sink, live)
@@ -196,9 +211,7 @@ class Resuming:
 
     # Elsewhere
 
-    async def _take_over(
-        self, record: SessionRecord, offset: int, sink: Sink, waited_s: float
-    ) -> None:
+    async def _take_over(self, record: SessionRecord, wish: Wish, waited_s: float) -> None:
         request_id, here = record.request_id, self._sessions.egress
         self._moving.add(request_id)
         try:
@@ -209,7 +222,9 @@ class Resuming:
                 raise self._unknown(request_id, waited_s)
             # From here on queueing asks us about it, so we must know it.
             live = self._begin(taken.terms)
-            known = await yielded(self._bus, request_id, record.egress, here)
+            known = await yielded(self._bus, request_id, (taken.before, record.egress), here)
+            if self._sessions.find(request_id) is not live:
+                raise NotYetError  # yet another egress has taken it from us meanwhile
             if known is not None and not known.open:
                 self.hand_over(request_id)
                 raise NotYetError  # its last record is on the way, or yet another egress has it
@@ -220,7 +235,7 @@ class Resuming:
         self._sessions.counts["taken_over"] += 1
         await self._sessions.ending.records.begun(taken.terms)
         self._find_tokens(live, taken.executor, taken.attempt, record.egress)
-        await self._attach(live, offset, sink)
+        await self._attach(live, wish)
 
     def _begin(self, terms: AdmitReply) -> Live:
         """A session that began elsewhere, without a client yet."""

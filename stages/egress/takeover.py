@@ -44,11 +44,24 @@ async def take(
     return None
 
 
-async def yielded(bus: Bus, request_id: str, holder: str, egress: str) -> Progress | None:
+async def yielded(
+    bus: Bus, request_id: str, holders: Iterable[str | None], egress: str
+) -> Progress | None:
     """What the egress that held it knows; it closes the session without a word. None when it is gone.
 
-    An egress that stands still (SIGSTOP) hears it later, before it could do any harm.
+    Of several the first that knows it counts: the word of queueing goes before a record, which may be
+    older. One that stands still (SIGSTOP) hears it later, before it could do any harm.
     """
+    for holder in dict.fromkeys(holders):
+        if holder is None or holder == egress:
+            continue
+        known = await _yielded_by(bus, request_id, holder, egress)
+        if known is not None:
+            return known
+    return None
+
+
+async def _yielded_by(bus: Bus, request_id: str, holder: str, egress: str) -> Progress | None:
     call = YieldSession(request_id=request_id, egress=egress)
     try:
         reply = await bus.request(subjects.session(holder), call, ProgressReply, YIELD_S)

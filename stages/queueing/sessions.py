@@ -54,9 +54,13 @@ class Homes:
             raise HeadraceError(
                 ErrorCode.NOT_FOUND, f"there is no open request {call.request_id!r}"
             )
+        before = entry.work.egress
         entry.move_to(call.egress)
         return TakeReply(
-            terms=terms(pool, entry, call.egress), executor=entry.executor, attempt=entry.attempt
+            terms=terms(pool, entry, call.egress),
+            executor=entry.executor,
+            attempt=entry.attempt,
+            before=before,
         )
 
     def look_after(self, pool: PoolQueue) -> None:

@@ -98,7 +98,8 @@ class Owner:
 
     def runs(self, terms: AdmitReply, executor: str | None = EXECUTOR, attempt: int = 1) -> None:
         """A request is leased."""
-        reply = TakeReply(terms=terms, executor=executor, attempt=attempt)
+        before = terms.work.egress
+        reply = TakeReply(terms=terms, executor=executor, attempt=attempt, before=before)
         self.known[terms.work.request_id] = reply
 
     async def _on_take(self, call: TakeSession, _: Msg) -> TakeReply:
@@ -106,6 +107,7 @@ class Owner:
         reply = self.known.get(call.request_id)
         if reply is None or reply.terms.work.tenant != call.tenant:
             raise HeadraceError(ErrorCode.NOT_FOUND, "not here")
+        self.known[call.request_id] = reply.model_copy(update={"before": call.egress})
         return reply
 
 
@@ -120,7 +122,13 @@ class Pair:
         self.owner = Owner(world.bus)
 
     async def resume(
-        self, request_id: str, offset: int, *, at: str = OTHER, tenant: str = "demo"
+        self,
+        request_id: str,
+        offset: int,
+        *,
+        at: str = OTHER,
+        tenant: str = "demo",
+        received_ms: float | None = None,
     ) -> Inbox:
         """As ingress does for a NATS client."""
         inbox = Inbox(self.world, tenant)
@@ -130,7 +138,7 @@ class Pair:
             tenant=tenant,
             offset=offset,
             reply=inbox.subject,
-            received_ms=now_ms(),
+            received_ms=received_ms or now_ms(),
         )
         done = await self.world.bus.request(subjects.session(at), call, Done, timeout_s=10)
         assert done.ok

@@ -245,9 +245,17 @@ async def read(script: Script, until_s: float = 30.0, **options: bool) -> list[A
 
 
 async def test_what_passes_is_tried_again_and_what_does_not_is_told() -> None:
-    script = Script([ACCEPTED, chunk(0, 0, "ab"), FULL], [], [FULL], [ACCEPTED, CONFLICT])
+    script = Script([ACCEPTED, chunk(0, 0, "ab"), FULL], [FULL], [FULL], [ACCEPTED, CONFLICT])
     answers = await read(script)
     assert answers == [ACCEPTED, chunk(0, 0, "ab"), CONFLICT]
+    assert script.resumed == [2, 2, 2]
+
+
+async def test_a_resume_of_our_own_that_was_left_behind_ends_nothing() -> None:
+    """It may be carried out after the next one, and replace it: only once, and nobody reads there."""
+    begin = [ACCEPTED, chunk(0, 0, "ab"), FULL]
+    script = Script(begin, [], [ACCEPTED, CONFLICT], [ACCEPTED, CONFLICT])
+    assert await read(script) == [ACCEPTED, chunk(0, 0, "ab"), CONFLICT]
     assert script.resumed == [2, 2, 2]
 
 

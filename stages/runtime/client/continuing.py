@@ -28,12 +28,21 @@ class Broken(CannotConnect):
     """The stream ended without its terminal; the request may well go on."""
 
 
+class Refusal(Broken):
+    """It was answered: not now."""
+
+
 class Place:
-    """What a reader has had of one request."""
+    """What a reader has had of one request.
+
+    `left`: resumes of ours that we gave up without an answer. Each may still be carried out after a later
+    one, and replace it; nobody reads there, so the request is resumed once more.
+    """
 
     def __init__(self, request_id: str | None = None, offset: int = 0) -> None:
         self.request_id = request_id
         self.offset = offset
+        self.left = 0
         self._accepted = False
         self._seq = 0
 
@@ -125,14 +134,21 @@ async def _tried(opening: Callable[[], Stream], place: Place) -> tuple[Stream, A
         answer = await anext(stream)
         _check(answer, place)
     except StopAsyncIteration:
+        place.left += 1
         raise Broken("the stream ended without an answer") from None
-    except BaseException:
+    except BaseException as error:
+        place.left += not isinstance(error, Refusal)
         await stream.aclose()
         raise
     return stream, answer
 
 
 def _check(answer: Answer, place: Place) -> None:
-    """Raises `Broken` for a refusal that passes."""
-    if isinstance(answer, Refused) and place.request_id and answer.error.code in PASSING:
-        raise Broken(answer.error.message)
+    """Raises `Refusal` for one that passes: also one that a resume of our own, left behind, brought."""
+    if not isinstance(answer, Refused) or not place.request_id:
+        return
+    if answer.error.code is ErrorCode.CONFLICT and place.left:
+        place.left -= 1
+        raise Refusal(answer.error.message)
+    if answer.error.code in PASSING:
+        raise Refusal(answer.error.message)
