@@ -45,6 +45,8 @@ def apply(
     wanted = report.topology
     if wanted is None or report.text is None:
         raise refuse(report, as_json)
+    for line in report.lines():  # no mistakes, but what `check` warns of
+        typer.echo(line, err=True)
     call = ApplyCall(text=report.text, file=report.file)
     changes = run(folder, as_json, look).changes(wanted)
     raise typer.Exit(make(folder, call, changes, as_json))

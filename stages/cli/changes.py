@@ -1,13 +1,14 @@
 """Changes of a topology, for people and programs."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any, Final
 
 from rich.text import Text
 
 from contracts.lifecycle import Change
+from stages.cli.common import plural
 
-_MARKS: Final = {"add": "+", "change": "~", "remove": "-"}
+MARKS: Final = {"add": "+", "change": "~", "remove": "-"}
 _COLOURS: Final = {"add": "green", "change": "yellow", "remove": "red"}
 _EFFECTS: Final = {
     "live": "live",
@@ -26,7 +27,7 @@ def shown(changes: Sequence[Change]) -> list[Text]:
 def _line(change: Change) -> Text:
     values = [one for one in (change.before, change.after) if one is not None]
     effect = Text(f"  ({_EFFECTS[change.effect]})", "red" if change.effect == "restart" else "dim")
-    mark = Text(f"  {_MARKS[change.kind]} {change.path}", _COLOURS[change.kind])
+    mark = Text(f"  {MARKS[change.kind]} {change.path}", _COLOURS[change.kind])
     return Text.assemble(mark, "  ", " → ".join(values), effect)
 
 
@@ -35,6 +36,6 @@ def as_json(changes: Sequence[Change]) -> list[dict[str, Any]]:
     return [one.model_dump() for one in changes]
 
 
-def count(changes: Sequence[object]) -> str:
+def count(changes: Sized) -> str:
     """`1 change`, `3 changes`."""
-    return f"{len(changes)} {'change' if len(changes) == 1 else 'changes'}"
+    return plural(len(changes), "change")

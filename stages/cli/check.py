@@ -11,6 +11,7 @@ from stages.cli.common import (
     JsonOption,
     StateOption,
     TopologyOption,
+    plural,
     print_json,
     topology_file,
 )
@@ -52,9 +53,9 @@ def check(
 
 def summary(report: Report) -> str:
     """The last line."""
-    errors = len(report.errors)
-    if errors:
-        return f"{errors} {'mistake' if errors == 1 else 'mistakes'} in {report.file}"
+    if report.errors:
+        return f"{plural(len(report.errors), 'mistake')} in {report.file}"
     assert report.topology is not None
-    pools, routes = len(report.topology.pools), len(report.topology.routes)
-    return f"{report.file} is right: {pools} pool(s), {routes} route(s)"
+    pools = plural(len(report.topology.pools), "pool")
+    routes = plural(len(report.topology.routes), "route")
+    return f"{report.file} is right: {pools}, {routes}"

@@ -28,6 +28,12 @@ def hint(command: str, folder: StateFolder) -> str:
     return f"`headrace {command}{f' --state {shlex.quote(str(folder.root))}' if elsewhere else ''}`"
 
 
+def plural(number: int, noun: str) -> str:
+    """`1 pool`, `2 pools`, `3 processes`."""
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{ending}"
+
+
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
     typer.echo(json.dumps(value, indent=1, ensure_ascii=False))

@@ -2,7 +2,7 @@
 
 import typer
 
-from stages.cli.common import FAILED, OK, STATE, JsonOption, StateOption, fail, print_json
+from stages.cli.common import FAILED, OK, STATE, JsonOption, StateOption, fail, plural, print_json
 from stages.control.ending import Ended, end_pipeline
 from stages.control.leftovers import CannotEndError
 from stages.control.process import KILL_S
@@ -44,10 +44,11 @@ def down(state: StateOption = STATE, as_json: JsonOption = False) -> None:
 def _said(ended: Ended) -> str:
     if not ended.was_running:
         if ended.left_over:
-            return f"Not running; {ended.left_over} process(es) left over were ended."
+            return f"Not running; {plural(ended.left_over, 'process')} left over: ended."
         return "Not running."
     if not ended.clean:
-        return f"Control did not answer and was killed, with {ended.left_over} others."
+        others = plural(ended.left_over, "other process")
+        return f"Control did not answer and was killed, with {others}."
     if ended.left_over:
-        return f"Stopped; {ended.left_over} process(es) were ended without control."
+        return f"Stopped; {plural(ended.left_over, 'process')} ended without control."
     return "Stopped."

@@ -1,14 +1,14 @@
 """`headrace history`: the generations of the topology, newest first."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from rich.console import Console
 from rich.table import Table
 
 from contracts.lifecycle import Change, Generation
+from stages.cli.changes import MARKS, count
 from stages.cli.changes import as_json as changes_as_json
-from stages.cli.changes import count
 from stages.cli.common import STATE, JsonOption, StateOption, print_json
 from stages.cli.running import need_running, run
 from stages.control.diff import diff
@@ -37,12 +37,12 @@ def history(state: StateOption = STATE, as_json: JsonOption = False) -> None:
         print_json({"generations": [_document(*row) for row in rows]})
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("generation", "when", "why", "changes"):
+    for name in ("generation", "when (UTC)", "why", "changes"):
         table.add_column(
             name, header_style="dim", justify="right" if name == "generation" else "left"
         )
     for one, changes in rows:
-        when = datetime.fromtimestamp(one.applied_ms / 1000).astimezone()
+        when = datetime.fromtimestamp(one.applied_ms / 1000, UTC)
         table.add_row(
             str(one.generation), f"{when:%Y-%m-%d %H:%M:%S}", _why(one), _summary(changes)
         )
@@ -63,7 +63,7 @@ def _why(one: Generation) -> str:
 def _summary(changes: list[Change] | None) -> str:
     if changes is None:
         return ""
-    paths = ", ".join(one.path for one in changes[:_PATHS])
+    paths = ", ".join(f"{MARKS[one.kind]}{one.path}" for one in changes[:_PATHS])
     more = ", …" if len(changes) > _PATHS else ""
     return f"{count(changes)}: {paths}{more}" if changes else "none"
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import cleandoc
 from typing import Any, ClassVar
 
 import typer
@@ -31,7 +32,17 @@ class Entry:
             holder = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
             holder.command(help=found.__doc__)(found)
             found = holder
-        return typer.main.get_command(found)
+        command = typer.main.get_command(found)
+        _unwrap(command)
+        return command
+
+
+def _unwrap(command: Any) -> None:
+    """Join the lines of each paragraph of help: the terminal folds them where its edge is."""
+    paragraphs = cleandoc(command.help or "").split("\n\n")
+    command.help = "\n\n".join(" ".join(one.split()) for one in paragraphs)
+    for inner in getattr(command, "commands", {}).values():
+        _unwrap(inner)
 
 
 class Later(TyperCommand):

@@ -15,9 +15,9 @@ from rich.progress import (
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.table import Table
 
-from stages.cli.common import FAILED, JsonOption, print_json
+from stages.cli.common import FAILED, JsonOption, fail, print_json
+from stages.cli.rows import print_table
 from stages.runtime.models.errors import ModelError
 from stages.runtime.models.gguf import read_gguf
 from stages.runtime.models.spec import ModelSpec
@@ -28,6 +28,7 @@ app = typer.Typer(
     help="Fetch, list and inspect models. MODEL is the built-in smollm2-135m-instruct, "
     "hf:OWNER/NAME[@REVISION][#FILE.gguf], a folder, or a .gguf file.",
     no_args_is_help=True,
+    add_completion=False,
 )
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Which model.")]
 
@@ -41,7 +42,7 @@ def pull_command(model: Model = BUILT_IN, as_json: JsonOption = False) -> None:
     # here, not above: the hub's library takes 0.35 s to import, which only this command should pay
     from stages.runtime.models.pull import pull
 
-    with _one_line_errors(), _bar() as bar:
+    with _one_line_errors(as_json), _bar() as bar:
         task = bar.add_task("starting", total=None)
         spec = pull(
             model,
@@ -55,26 +56,22 @@ def pull_command(model: Model = BUILT_IN, as_json: JsonOption = False) -> None:
 @app.command("list")
 def list_command(as_json: JsonOption = False) -> None:
     """List the models in the cache."""
-    with _one_line_errors():
+    with _one_line_errors(as_json):
         stored = list_models()
     if as_json:
-        rows = [{"model": m.source, "path": str(m.path), "bytes": m.size} for m in stored]
-        print_json(rows)
+        print_json([{"model": m.source, "path": str(m.path), "bytes": m.size} for m in stored])
         return
     if not stored:
         typer.echo("No models yet. Fetch the built-in one: headrace models pull")
         return
-    table = Table("model", "size")
-    table.add_column("path", overflow="fold")
-    for one in stored:
-        table.add_row(one.source, _megabytes(one.size), str(one.path))
-    Console().print(table)
+    rows = [(one.source, _megabytes(one.size), str(one.path)) for one in stored]
+    print_table(("model", "size", "path"), rows)
 
 
 @app.command("show")
 def show_command(model: Model = BUILT_IN, as_json: JsonOption = False) -> None:
     """Show dimensions, encodings, size and identity of MODEL, without network."""
-    with _one_line_errors():
+    with _one_line_errors(as_json):
         spec = open_model(model)
     _print(spec, as_json, short=False)
 
@@ -121,12 +118,8 @@ def _print(spec: ModelSpec, as_json: bool, *, short: bool) -> None:
         size = _megabytes(int(str(facts["weight_bytes"])))
         typer.echo(f"{spec.name}: ready, {size}, digest {spec.digest[:12]}, {spec.source}")
     else:
-        table = Table(show_header=False)
-        table.add_column()
-        table.add_column(overflow="fold")
-        for key, value in facts.items():
-            table.add_row(key.replace("_", " "), _shown(key, value))
-        Console().print(table)
+        rows = [(key.replace("_", " "), _shown(key, value)) for key, value in facts.items()]
+        print_table(("fact", "value"), rows)
 
 
 def _shown(key: str, value: object) -> str:
@@ -157,9 +150,8 @@ def _bar() -> Progress:
 
 
 @contextmanager
-def _one_line_errors() -> Iterator[None]:
+def _one_line_errors(as_json: bool) -> Iterator[None]:
     try:
         yield
     except ModelError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(FAILED) from error
+        raise fail(str(error), as_json, FAILED) from error

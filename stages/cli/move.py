@@ -17,6 +17,7 @@ from stages.cli.common import (
     JsonOption,
     StateOption,
     fail,
+    hint,
     print_json,
 )
 from stages.control.state import StateFolder
@@ -45,20 +46,26 @@ def move(
     for pool in (source, target):
         if not subjects.is_name(pool):
             raise fail(f"{pool!r} is not a name of a pool", as_json)
-    address = StateFolder(state).read_bus()
+    folder = StateFolder(state)
+    address = folder.read_bus()
     if address is None:
-        raise fail(f"the pipeline is not running (state folder {state})", as_json, NOT_RUNNING)
+        raise fail(
+            f"not running in {folder.root}; start it with {hint('up', folder)}",
+            as_json,
+            NOT_RUNNING,
+        )
     call = MoveCall(to=target, request_ids=requests or None)
     try:
         reply = asyncio.run(_ask(address, source, call))
     except UnservedError:
         raise fail(
-            f"nobody serves a queue of pool {source!r}; `headrace status` lists the pools", as_json
+            f"nobody serves a queue of pool {source!r}; {hint('status', folder)} lists the pools",
+            as_json,
         ) from None
     except UnansweredError:
         raise fail(
             f"the queue of pool {source!r} did not answer in {ASK_S:.0f} s; what was moved stays "
-            "moved, look with `headrace status`",
+            f"moved, look with {hint('status', folder)}",
             as_json,
         ) from None
     except HeadraceError as error:

@@ -1,5 +1,6 @@
 """`headrace plan`: what an edited file would change in the running system, and drift."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +21,7 @@ from stages.cli.common import (
     JsonOption,
     StateOption,
     TopologyOption,
+    hint,
     print_json,
     topology_file,
 )
@@ -81,7 +83,9 @@ def plan(
     if as_json:
         print_json(_document(report, seen, changes))
     else:
-        _print(report, seen, changes, wanted is not None)
+        usual = Path(report.file).absolute() == Path(known.topology_file)
+        command = hint("apply" if usual else f"apply {shlex.quote(report.file)}", folder)
+        _print(report, seen, changes, None if wanted is None else command)
     if report.errors or any(one.effect == "restart" for one in changes):
         raise typer.Exit(FAILED)
     raise typer.Exit(MISUSED if exit_code and changes else OK)
@@ -98,19 +102,22 @@ def _document(report: Report, seen: Seen, changes: list[Change]) -> dict[str, ob
     }
 
 
-def _print(report: Report, seen: Seen, changes: list[Change], readable: bool) -> None:
+def _print(report: Report, seen: Seen, changes: list[Change], command: str | None) -> None:
     console = Console(soft_wrap=True, highlight=False)
     for line in report.lines():
         console.print(line, markup=False)
     for one in seen.drift:
         console.print(f"drift: {one}", markup=False)
-    if not readable:
+    if command is None:
         console.print(f"generation {seen.generation.generation} serves; nothing was compared")
         return
     if not changes:
-        console.print(f"no changes: generation {seen.generation.generation} is {report.file}")
+        console.print(
+            f"no changes: generation {seen.generation.generation} is {report.file}", markup=False
+        )
         return
-    console.print(f"generation {seen.generation.generation} → {report.file}: {count(changes)}")
+    came = f"generation {seen.generation.generation} → {report.file}: {count(changes)}"
+    console.print(came, markup=False)
     for change in shown(changes):
         console.print(change)
     if report.errors:
@@ -118,4 +125,4 @@ def _print(report: Report, seen: Seen, changes: list[Change], readable: bool) ->
     elif any(one.effect == "restart" for one in changes):
         console.print("it cannot be applied while the pipeline runs: see `not while it runs`")
     else:
-        console.print("`headrace apply` makes it so")
+        console.print(f"{command} makes it so")

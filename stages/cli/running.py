@@ -13,7 +13,7 @@ from contracts import subjects
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.lifecycle import ApplyCall, ApplyEvent, Generation
 from contracts.status import StatusCall, StatusReport
-from stages.cli.common import FAILED, NOT_RUNNING, fail
+from stages.cli.common import FAILED, NOT_RUNNING, fail, hint
 from stages.control.generations import Generations
 from stages.control.state import RunState, StateFolder
 from stages.runtime.bus import ERROR_HEADER, Bus
@@ -30,7 +30,9 @@ def need_running(folder: StateFolder, as_json: bool) -> RunState:
     known = folder.read()
     if known is None:
         raise fail(
-            f"nothing runs in {folder.root}; start it with `headrace up`", as_json, NOT_RUNNING
+            f"nothing runs in {folder.root}; start it with {hint('up', folder)}",
+            as_json,
+            NOT_RUNNING,
         )
     return known
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Annotated, Final
 
 import nats.errors
@@ -100,17 +101,17 @@ def render(report: StatusReport) -> RenderableType:
     parts += [_queue(one) for one in report.queues]
     if report.conservation is not None:
         parts.append(_law(report.conservation))
+    parts += [Text(line, style="dim") for line in identities(report.executors)]
     parts.append(Text(_supervision(report), style="dim"))
     parts.append(Text(_addresses(report), style="dim"))
+    parts.append(Text(f"topology {report.topology_file}", style="dim"))
     return Group(*parts)
 
 
 def _headline(report: StatusReport) -> Text:
     up_s = (report.sent_ms - report.started_ms) / 1000
     state = Text("healthy", "green") if report.healthy else Text("something is wrong", "bold red")
-    return Text.assemble(
-        state, f"   generation {report.generation}   up {_span(up_s)}   {report.topology_file}"
-    )
+    return Text.assemble(state, f"   generation {report.generation}   up {_span(up_s)}")
 
 
 def _table(report: StatusReport) -> Table:
@@ -135,7 +136,7 @@ def _table(report: StatusReport) -> Table:
 def _now(one: ProcessStatus, report: StatusReport) -> str:
     """The two or three facts worth a glance."""
     if one.pool is not None:
-        return _executor(one)
+        return f"{one.counters.get('num_requests_running', 0):.0f} running"
     if one.stage == "queueing":
         owned = [queue.pool for queue in report.queues if queue.owner == one.incarnation]
         owner = f"owns {', '.join(owned)}" if owned else "standby" if report.queues else ""
@@ -145,14 +146,18 @@ def _now(one: ProcessStatus, report: StatusReport) -> str:
     return ""
 
 
-def _executor(one: ProcessStatus) -> str:
-    """Load and identity: device, share of the machine, zone, fingerprint."""
-    said = one.detail
-    parts = [f"{one.counters.get('num_requests_running', 0):.0f} running", said.get("device", "")]
-    parts += [f"{said['fraction']} of it"] if "fraction" in said else []
-    parts += [f"zone {said['zone']}"] if "zone" in said else []
-    parts += [said["fingerprint"][:12]] if said.get("fingerprint") else []
-    return ", ".join(part for part in parts if part)
+def identities(executors: Sequence[ProcessStatus]) -> list[str]:
+    """Device, share of the machine, zone and model of executors; those that are alike in one line."""
+    alike: dict[str, list[str]] = {}
+    for one in executors:
+        said = one.detail
+        parts = [said["device"]] if said.get("device") else []
+        parts += [f"fraction {said['fraction']}"] if "fraction" in said else []
+        parts += [f"zone {said['zone']}"] if "zone" in said else []
+        parts += [f"fingerprint {said['fingerprint'][:12]}"] if said.get("fingerprint") else []
+        if parts:
+            alike.setdefault(", ".join(parts), []).append(one.instance)
+    return [f"{', '.join(names)}: {what}" for what, names in alike.items()]
 
 
 def _queue(one: QueueStatus) -> Text:

@@ -30,6 +30,7 @@ from stages.cli.common import (
     STATE,
     JsonOption,
     StateOption,
+    fail,
     print_json,
 )
 from stages.cli.rows import console, money, objects, plain, print_csv, print_table
@@ -89,9 +90,9 @@ def sql(
             with bounded(TIME_LIMIT_S):
                 found = answer(connection, text, max_rows, TIME_LIMIT_S)
     except NoDataError as error:
-        raise _exit(str(error), NO_DATA) from None
+        raise fail(str(error), as_json, NO_DATA) from None
     except QueryError as error:
-        raise _exit(str(error), FAILED) from None
+        raise fail(str(error), as_json, FAILED) from None
     if as_json:
         print_json(plain(objects(found.columns, found.rows)))
     elif as_csv:
@@ -119,14 +120,14 @@ def costs(
     try:
         start = window(parse_age(since)) if since else None
     except ValueError as error:
-        raise _exit(str(error), MISUSED) from None
+        raise fail(str(error), as_json, MISUSED) from None
     try:
         with open_snapshot(_snapshot(state)) as connection:
             report = read_costs(connection, by.value, start)
     except NoDataError as error:
-        raise _exit(str(error), NO_DATA) from None
+        raise fail(str(error), as_json, NO_DATA) from None
     except (QueryError, duckdb.Error) as error:
-        raise _exit(str(error), FAILED) from None
+        raise fail(str(error), as_json, FAILED) from None
     if as_json:
         print_json(
             plain({"by": by.value, "since": start, "rows": report.rows, "bill": report.bill})
@@ -139,7 +140,7 @@ def costs(
 
 
 def _print_costs(report: Costs) -> None:
-    age = f"since {report.since:%Y-%m-%d %H:%M} UTC" if report.since else "since ever"
+    age = f"since {report.since:%Y-%m-%d %H:%M} UTC" if report.since else "since the beginning"
     columns = {
         "name": report.dimension,
         "requests": "requests",
@@ -270,7 +271,7 @@ def _listens(url: str) -> bool:
 
 
 def _note(text: str) -> None:
-    typer.echo(f"headrace: {text}", err=True)
+    typer.echo(text, err=True)
 
 
 def _exit(text: str, code: int) -> typer.Exit:

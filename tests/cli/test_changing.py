@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -117,7 +118,9 @@ async def test_a_day_of_changes(pipeline: Pipeline) -> None:
 
     history = json.loads((await pipeline.headrace("history", "--json")).stdout)["generations"]
     assert [one["generation"] for one in history] == [3, 2, 1]
-    assert "pools.small.price" in (await pipeline.headrace("history")).stdout
+    shown = (await pipeline.headrace("history")).stdout
+    assert "when (UTC)" in shown
+    assert re.search(r"[+~]pools\.small\.price", shown), shown
 
     await pipeline.headrace("rollback")
     assert pipeline.pids() == pids

@@ -38,7 +38,7 @@ def loaded(file: Path) -> Topology:
 def test_a_right_file_exits_0(file: Path) -> None:
     done = check(file)
     assert done.exit_code == 0, done.output
-    assert "is right: 1 pool(s), 1 route(s)" in done.output
+    assert "is right: 1 pool, 1 route" in done.output
 
 
 def test_mistakes_exit_1_and_are_counted(file: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 from typer.testing import CliRunner
@@ -17,6 +18,21 @@ def test_every_command_has_help_that_says_more_than_its_name(name: str) -> None:
     done = CliRunner().invoke(app, [name, "--help"])
     assert done.exit_code == 0, done.output
     assert len(done.output.split()) > 20
+
+
+@pytest.mark.parametrize("columns", ["80", "120"])
+@pytest.mark.parametrize("name", [name for name, entry in COMMANDS.items() if entry.there])
+def test_help_is_folded_at_the_terminals_edge_only(name: str, columns: str) -> None:
+    done = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": columns})
+    lines = done.output.splitlines()
+    assert max(map(len, lines)) <= int(columns)
+    said = lines[: next(at for at, line in enumerate(lines) if line.startswith("╭"))]
+    for line, after in pairwise(said):
+        first = after.split()[0] if after.strip() else ""
+        assert (
+            not first or not line.strip() or len(line.rstrip()) + 1 + len(first) >= int(columns) - 1
+        ), f"{line!r} ends before the edge: {first!r} would have fitted"
+    assert name not in ("keys", "models") or "--install-completion" not in done.output
 
 
 def test_help_lists_every_command_with_its_line() -> None:

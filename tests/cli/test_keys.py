@@ -21,6 +21,7 @@ from stages.cli.keys.command import app
 from stages.cli.keys.file import Document, KeysError, read
 from stages.cli.keys.moment import expiry
 from stages.cli.keys.rows import find, rows
+from stages.control.state import StateFolder
 from stages.runtime.bus import Bus
 from stages.runtime.topology_file import parse_topology
 from tests.support.topologies import KEY_HASH, write_topology
@@ -208,25 +209,27 @@ def said(event: Any, text: str, generation: int = 1) -> ApplyEvent:
     return ApplyEvent(event=event, text=text, generation=generation)
 
 
-async def test_the_change_is_asked_of_control_until_it_is_in_force(bus: Bus) -> None:
+async def test_the_change_is_asked_of_control_until_it_is_in_force(
+    bus: Bus, tmp_path: Path
+) -> None:
     busy = said("failed", "one change at a time, and one is being made")
     control = Scripted(
         bus, FLOW, [said("step", "a"), busy], [said("working", "b"), said("done", "c", 2)]
     )
     await control.start()
     changed = document(FLOW).with_key("demo", KeySection(hash=hashed("a")), new_tenant=False)
-    await force.check(bus, changed)
+    await force.check(bus, changed, StateFolder(tmp_path))
     assert await force.apply(bus, changed) == 2
     assert [(one.base, one.reason) for one in control.calls] == [(1, "keys")] * 2
     assert control.calls[0].text == changed.text
 
 
-async def test_other_changes_in_the_file_are_not_carried_along(bus: Bus) -> None:
+async def test_other_changes_in_the_file_are_not_carried_along(bus: Bus, tmp_path: Path) -> None:
     control = Scripted(bus, FLOW)
     await control.start()
     other = document(FLOW.replace("p: {model: m}", "p: {model: m, slots: 3}"))
     with pytest.raises(KeysError, match="headrace apply"):
-        await force.check(bus, other)
+        await force.check(bus, other, StateFolder(tmp_path))
 
 
 async def test_a_change_that_fails_is_told(bus: Bus) -> None:

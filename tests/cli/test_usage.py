@@ -215,7 +215,7 @@ def test_cached_tokens_are_a_column_where_there_are_any(tmp_path: Path) -> None:
 def test_costs_as_table_json_and_csv(state: Path) -> None:
     table = headrace("costs", "--state", str(state))
     assert table.exit_code == 0
-    assert "Requests by tenant, since ever" in table.stdout
+    assert "Requests by tenant, since the beginning" in table.stdout
     for word in ("demo", "other", "per 1k", "all pools", "45.0%", "5.0%", "50.0%", "USD"):
         assert word in table.stdout
     report = json.loads(headrace("costs", "--state", str(state), "--json").stdout)

@@ -9,16 +9,24 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from contracts import subjects
 from contracts.topology import KeySection
-from stages.cli.common import OK, STATE, TOPOLOGY, JsonOption, StateOption, fail, print_json
+from stages.cli.common import (
+    OK,
+    STATE,
+    TOPOLOGY,
+    JsonOption,
+    StateOption,
+    fail,
+    hint,
+    print_json,
+)
 from stages.cli.keys import force
 from stages.cli.keys.file import Document, KeysError, locked, read, write
 from stages.cli.keys.moment import expiry
 from stages.cli.keys.rows import KeyRow, find, rows
+from stages.cli.rows import print_table
 from stages.cli.running import serving
 from stages.control.state import StateFolder
 
@@ -30,6 +38,7 @@ app = typer.Typer(
     name="keys",
     help="API keys of tenants: made, listed, revoked. The file keeps SHA-256 only.",
     no_args_is_help=True,
+    add_completion=False,
 )
 File = Annotated[
     Path | None,
@@ -103,12 +112,20 @@ def list_keys(
     if as_json:
         print_json([_described(one) for one in found])
         return
-    table = Table("id", "tenant", "name", "scopes", "expires", "state", show_edge=False)
-    for one in found:
-        scopes = ", ".join(one.key.scopes) if one.key.scopes else "all"
-        cells = (one.key.id, one.tenant, one.key.name or "", scopes, one.key.expires or "never")
-        table.add_row(*cells, one.state)
-    Console(highlight=False, soft_wrap=True).print(table)
+    print_table(
+        ("id", "tenant", "name", "scopes", "expires", "state"),
+        [
+            (
+                one.key.id,
+                one.tenant,
+                one.key.name,
+                ", ".join(one.key.scopes) if one.key.scopes else "all",
+                one.key.expires or "never",
+                one.state,
+            )
+            for one in found
+        ],
+    )
 
 
 @app.command("revoke")
@@ -160,7 +177,7 @@ async def _change(
             return after, None
         async with force.pipeline(folder) as bus:
             if bus is not None:
-                await force.check(bus, after)
+                await force.check(bus, after, folder)
             write(target, after.text)
             if bus is None:
                 return after, None
@@ -171,7 +188,7 @@ async def _change(
                     write(target, before.text)
                     raise KeysError(f"{error}. {file} is as it was") from None
                 raise KeysError(
-                    f"{error}. {file} is changed: `headrace apply` brings it into force"
+                    f"{error}. {file} is changed: {hint('apply', folder)} brings it into force"
                 ) from None
 
 

@@ -10,6 +10,7 @@ import nats.errors
 
 from contracts.errors import ErrorCode, HeadraceError
 from contracts.lifecycle import ApplyCall, ApplyEvent
+from stages.cli.common import hint
 from stages.cli.keys.file import Document, KeysError, other_than_tenants
 from stages.cli.running import ask_apply, serving
 from stages.control.state import StateFolder
@@ -32,7 +33,7 @@ async def pipeline(folder: StateFolder) -> AsyncIterator[Bus | None]:
     except (OSError, TimeoutError, nats.errors.Error) as error:
         raise KeysError(
             f"a pipeline is in {folder.root}, but its bus does not answer ({error!r}); see "
-            "`headrace status`, or give --no-apply to change the file only"
+            f"{hint('status', folder)}, or give --no-apply to change the file only"
         ) from None
     try:
         yield bus
@@ -42,13 +43,13 @@ async def pipeline(folder: StateFolder) -> AsyncIterator[Bus | None]:
         await bus.close()
 
 
-async def check(bus: Bus, document: Document) -> None:
+async def check(bus: Bus, document: Document, folder: StateFolder) -> None:
     """Raises `KeysError` where the file says more than new keys."""
     now = await serving(bus)
     if other_than_tenants(document.topology, now.topology):
         raise KeysError(
             f"{document.path} also has other changes than keys, which do not run yet (see "
-            "`headrace plan`): bring them into force first with `headrace apply`, or give "
+            f"{hint('plan', folder)}): bring them into force first with {hint('apply', folder)}, or give "
             "--no-apply to change the file only"
         )
 

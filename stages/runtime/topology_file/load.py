@@ -51,7 +51,7 @@ def load_topology(path: Path) -> Report:
                 return Report(str(path), findings=[Finding((), None, problem)])
             raw = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        problem = "no such file; `headrace up` and `headrace check` take another with FILE"
+        problem = "no such file; give another as FILE"
         return Report(str(path), findings=[Finding((), None, problem)])
     except OSError as error:
         return Report(str(path), findings=[Finding((), None, f"cannot be read: {error.strerror}")])

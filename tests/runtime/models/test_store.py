@@ -139,7 +139,7 @@ def test_exit_codes(cache: Path) -> None:
     runner = CliRunner()
     missing = runner.invoke(app, ["show", "hf:a/b"])
     assert missing.exit_code == 1
-    assert missing.stderr.startswith("error: ")
+    assert missing.stderr.startswith("model ")
     assert runner.invoke(app, ["show", "--nonsense"]).exit_code == 2
     assert runner.invoke(app, ["pull", "--help"]).exit_code == 0
     assert "headrace models pull" in runner.invoke(app, ["list"]).stdout
