@@ -78,10 +78,6 @@ class Topology(Section):
                 )
             if pool.model not in self.models:
                 yield Problem((*here, "model"), _unknown("model", pool.model, self.models))
-            if pool.executors.min == 0:
-                yield Problem(
-                    (*here, "executors", "min"), "a pool without executors; write 1 or more"
-                )
             if pool.executors.max < pool.executors.min:
                 yield Problem(
                     (*here, "executors", "max"),

@@ -79,7 +79,7 @@ class ModelSection(Section):
 class ExecutorRange(Section):
     """How many executors a pool has."""
 
-    min: int = Field(1, ge=0, le=64, description="executors that are started")
+    min: int = Field(1, ge=1, le=64, description="executors that are started")
     max: int = Field(
         1,
         ge=1,

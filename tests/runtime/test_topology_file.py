@@ -72,7 +72,7 @@ MISTAKES = [
     (5, "models.smollm.weight", "did you mean 'weights'"),
     (6, "models.smollm", "already set on line 5"),
     (10, "pools.small.model", "did you mean 'smollm'"),
-    (11, "pools.small.executors.min", "without executors"),
+    (11, "pools.small.executors.min", "expected a whole number from 1 to 64"),
     (11, "pools.small.executors.max", "write 2"),
     (12, "pools.small.device", "auto or cpu"),
     (13, "pools.small.threads", "from 1 to 256"),
