@@ -257,6 +257,19 @@ def test_n_answers_bill_their_prompt_once() -> None:
     assert [each["choice"] for each in choices] == [0, 1, 2]
 
 
+def test_last_digits_of_sums_are_no_lost_work() -> None:
+    parts = (0.1, 0.2, 0.4)  # summed in seconds and in milliseconds they differ at the 16th digit
+    events: list[UsageEvent] = [
+        *(attempt(number, accelerator_s=part) for number, part in enumerate(parts)),
+        interval(0, busy_ms=700.0 + 1e-7, host_ms=0, idle_ms=1300),
+        interval(1, busy_ms=0, host_ms=0, idle_ms=1500, lost_ms=500),
+    ]
+    connection = filled(events)
+    [(seconds, amount)] = connection.sql("SELECT seconds, amount FROM lost_work").fetchall()
+    assert (seconds, amount) == (0, 0)
+    connection.close()
+
+
 def test_executor_time_shows_gaps_and_bad_tiling() -> None:
     late = interval(2, start_ms=START_MS + 5000, end_ms=START_MS + 6500)  # 3 s late, 0.5 s untiled
     with filled([interval(0), late]) as connection:

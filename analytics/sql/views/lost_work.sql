@@ -18,13 +18,21 @@ claimed AS (
     SELECT executor, currency, sum(accelerator_s) AS claimed_s, sum(amount) AS claimed_amount
     FROM attempt_costs
     GROUP BY executor, currency
+),
+rests AS (
+    SELECT
+        booked.*,
+        busy_s - coalesce(claimed_s, 0) AS rest_s,
+        busy_amount - coalesce(claimed_amount, 0) AS rest_amount
+    FROM booked
+    LEFT JOIN claimed USING (executor, currency)
 )
 SELECT
     executor,
     pool,
     currency,
     at_ms(end_ms) AS ended_at,
-    busy_s - coalesce(claimed_s, 0) AS seconds,
-    busy_amount - coalesce(claimed_amount, 0) AS amount
-FROM booked
-LEFT JOIN claimed USING (executor, currency);
+    -- Sums of many parts differ in their last digits; less than a microsecond is no work.
+    if(abs(rest_s) < 1e-6, 0, rest_s) AS seconds,
+    if(abs(rest_s) < 1e-6, 0, rest_amount) AS amount
+FROM rests;
