@@ -49,12 +49,20 @@ def bench(options: argparse.Namespace) -> None:
         max_batch=options.max_batch,
         weights=options.weights,
     )
+    imported_cpu_s = time.process_time()
     engine = Engine(open_model(options.source), config)
+    loaded_cpu_s = time.process_time()
     engine.warm_up()
+    warm_cpu_s = time.process_time()
     gc.enable()
     ready = {
         "ready": True,
         "load_s": round(time.perf_counter() - begin, 3),
+        "cpu_s": {
+            "imports": round(imported_cpu_s, 3),
+            "load": round(loaded_cpu_s - imported_cpu_s, 3),
+            "warm_up": round(warm_cpu_s - loaded_cpu_s, 3),
+        },
         "fingerprint": str(engine.fingerprint),
         "memory": engine.memory.lines(),
     }

@@ -5,13 +5,18 @@ Head-major inside a block, blocks next to each other: any run of blocks is one v
 """
 
 from dataclasses import dataclass
+from math import prod
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gpu_worker.batch import Batch
 from stages.runtime.models.spec import ModelConfig
+
+HUGE_PAGE: Final = 2 << 20  # bytes; where the kernel has them, a pool's pages come in this size
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class KVStorage:
 
     def __init__(self, config: ModelConfig, blocks: int, block_size: int) -> None:
         shape = (config.layers, 2, blocks, config.kv_heads, block_size, config.head_dim)
-        pool = torch.from_numpy(np.zeros(shape, dtype=np.float32))
+        pool = torch.from_numpy(_zeros(shape))
         self.layers = tuple(LayerCache(layer[0], layer[1]) for layer in pool)
         self._heads = np.arange(config.kv_heads, dtype=np.int64)
         self._block_size = block_size
@@ -45,3 +50,12 @@ class KVStorage:
         """Where a batch's rows go, int64 [R, kv_heads], for `LayerCache.write`."""
         heads = batch.kv_blocks[:, None] * len(self._heads) + self._heads
         return torch.from_numpy(heads * self._block_size + batch.kv_offsets[:, None])
+
+
+def _zeros(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Zeros that begin where a huge page does. What numpy gives begins just before one: then the first
+    block of a layer whose size is a multiple of it touches two."""
+    size = prod(shape) * 4
+    memory = np.zeros(size + HUGE_PAGE, dtype=np.uint8)
+    begin = -memory.ctypes.data % HUGE_PAGE
+    return memory[begin : begin + size].view(np.float32).reshape(shape)

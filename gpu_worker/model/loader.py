@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpu_worker.model.dequant import Floats
 from gpu_worker.model.linear import Linear, Scheme, linear_for
 from gpu_worker.model.reader import WeightReader
 from stages.runtime.models.spec import ModelConfig, ModelSpec
@@ -49,24 +48,25 @@ def load_weights(spec: ModelSpec, scheme: Scheme, threads: int) -> DecoderWeight
     pack = linear_for(scheme)
     threads = max(threads, min(LOAD_THREADS, os.cpu_count() or 1))
     with ThreadPoolExecutor(threads, thread_name_prefix="load") as pool:
-        ends = pool.submit(_ends, reader, config, pack)
+        ends = pool.submit(_ends, reader, config, scheme, pack)
         layers = pool.map(lambda i: _layer(reader, config, i, pack), range(config.layers))
         loaded = tuple(layers)
-        table, head = ends.result()
-    embedding = table.half() if scheme == "fp16" else table
+        embedding, head = ends.result()
     norm = torch.from_numpy(reader.read("model.norm.weight", config.hidden_size))
     return DecoderWeights(embedding, loaded, norm, head)
 
 
 def _ends(
-    reader: WeightReader, config: ModelConfig, pack: Callable[[Tensor], Linear]
+    reader: WeightReader, config: ModelConfig, scheme: Scheme, pack: Callable[[Tensor], Linear]
 ) -> tuple[Tensor, Linear]:
+    """The embedding table and the head."""
     shape = (config.vocab_size, config.hidden_size)
     table = torch.from_numpy(reader.read("model.embed_tokens.weight", *shape))
     matrix = table
     if not config.tied_embeddings:
         matrix = torch.from_numpy(reader.read("lm_head.weight", *shape))
-    return table, pack(matrix)
+    head = pack(matrix)
+    return table.half() if scheme == "fp16" else table, head
 
 
 def _layer(
@@ -75,26 +75,33 @@ def _layer(
     prefix = f"model.layers.{index}."
     hidden, wide = config.hidden_size, config.intermediate_size
     queries, keys = config.heads * config.head_dim, config.kv_heads * config.head_dim
+    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
 
     def norm(name: str) -> Tensor:
         return torch.from_numpy(reader.read(f"{prefix}{name}.weight", hidden))
 
-    def fused(*parts: Floats) -> Linear:
-        return pack(torch.from_numpy(np.concatenate(parts)))
+    def qkv() -> Linear:
+        q, k, v = (f"{attention}{name}_proj.weight" for name in "qkv")
+        matrix = np.empty((queries + 2 * keys, hidden), dtype=np.float32)
+        reader.read_rotary_into(matrix[:queries], q, config.heads)
+        reader.read_rotary_into(matrix[queries : queries + keys], k, config.kv_heads)
+        reader.read_into(matrix[queries + keys :], v)
+        return pack(torch.from_numpy(matrix))
 
-    attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+    def gate_up() -> Linear:
+        matrix = np.empty((2 * wide, hidden), dtype=np.float32)
+        reader.read_into(matrix[:wide], f"{mlp}gate_proj.weight")
+        reader.read_into(matrix[wide:], f"{mlp}up_proj.weight")
+        return pack(torch.from_numpy(matrix))
+
+    def single(name: str, *shape: int) -> Linear:
+        return pack(torch.from_numpy(reader.read(name, *shape)))
+
     return LayerWeights(
         input_norm=norm("input_layernorm"),
-        qkv=fused(
-            reader.read_rotary(f"{attention}q_proj.weight", config.heads, queries, hidden),
-            reader.read_rotary(f"{attention}k_proj.weight", config.kv_heads, keys, hidden),
-            reader.read(f"{attention}v_proj.weight", keys, hidden),
-        ),
-        output=fused(reader.read(f"{attention}o_proj.weight", hidden, queries)),
+        qkv=qkv(),
+        output=single(f"{attention}o_proj.weight", hidden, queries),
         post_norm=norm("post_attention_layernorm"),
-        gate_up=fused(
-            reader.read(f"{mlp}gate_proj.weight", wide, hidden),
-            reader.read(f"{mlp}up_proj.weight", wide, hidden),
-        ),
-        down=fused(reader.read(f"{mlp}down_proj.weight", hidden, wide)),
+        gate_up=gate_up(),
+        down=single(f"{mlp}down_proj.weight", hidden, wide),
     )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpu_worker.model.dequant import Floats, dequantize, stored_bytes
+from gpu_worker.model.dequant import Floats, Raw, dequantize, stored_bytes
 from stages.runtime.models.spec import ModelSpec, TensorEntry
 
 
@@ -18,27 +18,35 @@ class WeightReader:
 
     def read(self, name: str, *shape: int) -> Floats:
         """The tensor `name`, float32 of `shape`. Raises WeightError."""
+        out = np.empty(shape, dtype=np.float32)
+        self.read_into(out, name)
+        return out
+
+    def read_into(self, out: Floats, name: str) -> None:
+        """Write the tensor `name` to `out`, contiguous and of its shape. Raises WeightError."""
         entry = self._spec.tensors.get(name)
         if entry is None:
             raise WeightError(f"{self._spec.name}: weight {name} is missing")
-        if entry.shape != shape:
-            raise WeightError(f"{self._spec.name}: {name} has shape {entry.shape}, not {shape}")
-        return self._decode(entry).reshape(shape)
+        if entry.shape != out.shape:
+            raise WeightError(f"{self._spec.name}: {name} has shape {entry.shape}, not {out.shape}")
+        dequantize(entry.encoding, self._stored(entry), out.reshape(-1))
 
-    def read_rotary(self, name: str, heads: int, *shape: int) -> Floats:
+    def read_rotary_into(self, out: Floats, name: str, heads: int) -> None:
         """A q or k projection with each head's rows in rotary pairs: (0, D/2), (1, D/2 + 1), ...
 
         GGUF stores them so; Hugging Face keeps all first halves before all second halves. Scores
         q.k do not change when q and k are reordered alike, and in pairs a rotation is one complex
         product.
         """
-        weight = self.read(name, *shape)
-        if self._spec.tensors[name].rope_interleaved:
-            return weight
-        pairs = weight.reshape(heads, 2, shape[0] // heads // 2, *shape[1:])
-        return np.ascontiguousarray(np.swapaxes(pairs, 1, 2)).reshape(shape)
+        entry = self._spec.tensors.get(name)
+        if entry is None or entry.rope_interleaved:
+            self.read_into(out, name)
+            return
+        rows, *rest = out.shape
+        halves = self.read(name, *out.shape).reshape(heads, 2, rows // heads // 2, *rest)
+        out[:] = np.swapaxes(halves, 1, 2).reshape(out.shape)
 
-    def _decode(self, entry: TensorEntry) -> Floats:
+    def _stored(self, entry: TensorEntry) -> Raw:
         try:
             expected = stored_bytes(entry.encoding, int(np.prod(entry.shape)))
         except ValueError as error:
@@ -49,4 +57,4 @@ class WeightReader:
                 f"{self._spec.name}: {entry.name} has {len(raw)} bytes, not {expected}; "
                 "the file is cut short or damaged"
             )
-        return dequantize(entry.encoding, raw)
+        return raw
