@@ -64,8 +64,9 @@ def test_thirty_healthy_seconds_start_the_backoff_afresh() -> None:
     assert backoff.ended() == 10.0, "29 s are not yet healthy"
     backoff.ready()
     clock.now += 30
-    assert backoff.ended() == 0.2
+    assert backoff.ended() == 0.05
     assert not backoff.looping
+    assert backoff.ended() == 0.4, "it ended again at once"
 
 
 def test_readiness_of_an_earlier_incarnation_does_not_count() -> None:
