@@ -89,7 +89,5 @@ async def bus(bus_address: BusAddress) -> AsyncIterator[Bus]:
 
 
 async def flushed(bus: Bus) -> None:
-    """The server has read everything sent so far. Once is not enough: nats-py sends its PING ahead
-    of what is pending."""
-    await bus.client.flush()
+    """The server has read everything sent so far."""
     await bus.client.flush()
