@@ -24,7 +24,7 @@ nats.protocol.parser.HMSG_RE = re.compile(rb"\AH" + _START + rb"(\d+)" + _GAP + 
 class WireClient(Client):
     """nats-py's client; bytes that are no UTF-8 become U+FFFD, which is in no subject of ours."""
 
-    async def flush(self, timeout: int = 10) -> None:
+    async def flush(self, timeout: int = 10) -> None:  # noqa: ASYNC109 - nats-py's signature
         """Return when the server has read all that was sent before. Raises `FlushTimeoutError`.
 
         nats-py sends its PING ahead of what is pending: the first answer says nothing about that,
