@@ -17,6 +17,7 @@ from contracts.errors import HeadraceError
 from contracts.internal import ClientCall, Verb
 from stages.egress import admission, grpc_wire
 from stages.egress.grpc_sink import GrpcSink, set_error
+from stages.egress.resuming import Resuming
 from stages.egress.session import Session
 from stages.egress.sessions import Sessions
 from stages.runtime.bus import Bus
@@ -53,10 +54,17 @@ class GrpcDoor:
     """Serves `headrace.v1.Headrace`, health and reflection on `address` (HOST:PORT)."""
 
     def __init__(
-        self, bus: Bus, sessions: Sessions, egress: str, address: str, buffer_chunks: int
+        self,
+        bus: Bus,
+        sessions: Sessions,
+        resuming: Resuming,
+        egress: str,
+        address: str,
+        buffer_chunks: int,
     ) -> None:
         self._bus = bus
         self._sessions = sessions
+        self._resuming = resuming
         self._egress = egress
         self._address = address
         self.buffer_chunks = buffer_chunks  # of calls that come from now on
@@ -130,7 +138,7 @@ class GrpcDoor:
             return
         offset = int(grpc_wire.read(pb.ResumeRequest, raw).offset)
         sink = GrpcSink(request_id, self.buffer_chunks)
-        self._sessions.resume(request_id, tenant, offset, sink)
+        self._resuming.start(request_id, tenant, offset, sink)
         try:
             await sink.run(context)
         finally:
@@ -175,7 +183,7 @@ class GrpcDoor:
 
     async def _admit(self, request_id: str, call: bytes) -> None:
         """Ask ingress and settle the session, whatever happens."""
-        await self._sessions.settle(await admission.admit(self._bus, request_id, call))
+        await self._resuming.settle(await admission.admit(self._bus, request_id, call))
 
 
 def _deadline_ms(context: RawContext) -> int | None:

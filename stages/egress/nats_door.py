@@ -90,7 +90,7 @@ class NatsDoor:
             case OpenSession():
                 self._open(call)
             case SettleSession():
-                await self._sessions.settle(call.settled)
+                await self._resuming.settle(call.settled)
                 return Done(ok=self._sessions.find(call.settled.request_id) is not None)
             case ResumeSession():
                 sink = self._sink(call.request_id, call.reply, call.tenant)

@@ -9,7 +9,7 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, w
 
 from contracts.client import Accepted, Refused
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
-from contracts.internal import AdmitReply, Work
+from contracts.internal import AdmitReply, Settled, Work
 from contracts.sessions import AdoptSession, Progress, SessionRecord
 from stages.egress.delivery import Delivery
 from stages.egress.live import Live, Wish
@@ -44,7 +44,13 @@ class Resuming:
         self._sessions = sessions
         self._bus = sessions.bus
         self._moving: set[str] = set()
-        sessions.resume = self.start
+
+    async def settle(self, settled: Settled) -> None:
+        """Admission has decided: an idempotent repeat goes on as the request that has its answer."""
+        if settled.same_as is None or settled.tenant is None:
+            await self._sessions.settle(settled)
+        elif (sink := self._sessions.release(settled.request_id)) is not None:
+            self.start(settled.same_as, settled.tenant, 0, sink)
 
     def start(
         self, request_id: str, tenant: str, offset: int, sink: Sink, since_ms: float | None = None

@@ -54,10 +54,10 @@ class EgressService:
         resuming = Resuming(self._sessions)
         self._nats = NatsDoor(context.bus, self._sessions, resuming, self._orders, egress)
         self._grpc = GrpcDoor(
-            context.bus, self._sessions, egress, options.grpc, options.buffer_chunks
+            context.bus, self._sessions, resuming, egress, options.grpc, options.buffer_chunks
         )
         self._http = HttpDoor(
-            context.bus, self._sessions, egress, options.http, options.buffer_chunks
+            context.bus, self._sessions, resuming, egress, options.http, options.buffer_chunks
         )
         self._started = time.monotonic()
 

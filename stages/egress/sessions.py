@@ -46,8 +46,6 @@ class Sessions:
         self.closed = ending.closed
         self.mending = Mending(bus, egress, self.apply)
         self.draining = False
-        # Takes over for an idempotent repeat: request, tenant, offset, sink (see resuming.py).
-        self.resume: Callable[[str, str, int, Sink], object] = _cannot_resume
         self._open: dict[str, Live] = {}
         self._held: dict[Sink, Live | None] = {}  # None while a resume is under way
         self._empty = asyncio.Event()
@@ -127,19 +125,23 @@ class Sessions:
         if live is not None and live.session.door == "nats" and live.session.drop():
             self.forget(live)
 
+    def release(self, request_id: str) -> Sink | None:
+        """The client of a session that was not settled yet, to be attached to another one."""
+        live = self._open.get(request_id)
+        if live is None or not live.session.drop():
+            return None
+        self.forget(live)
+        self.hold(live.sink, None)
+        return live.sink
+
     async def settle(self, settled: Settled) -> None:
-        """Admission has decided."""
+        """Admission has decided; of idempotent repeats see `Resuming.settle`."""
         live = self._open.get(settled.request_id)
         if live is None:
             # Its client was told long ago that it failed; of one that was moved another egress knows.
             if settled.admitted is not None and not settled.admitted.work.hop:
                 orphan = End(FinishReason.ERROR, orphan=True)
                 await self.ending.notify(settled.request_id, orphan)
-        elif settled.same_as is not None and settled.tenant is not None:
-            if live.session.drop():
-                self.forget(live)
-                self.hold(live.sink, None)
-                self.resume(settled.same_as, settled.tenant, 0, live.sink)
         elif settled.admitted is None:
             error = settled.error or ErrorInfo(code=ErrorCode.INTERNAL, message="refused")
             await self.apply(live, live.session.refuse(error, now_ms()))
@@ -261,7 +263,3 @@ class Sessions:
     async def _tick(self, live: Live) -> None:
         live.alarm_ms = float("inf")  # so that `apply` arms again
         await self.apply(live, live.session.tick(now_ms()))
-
-
-def _cannot_resume(request_id: str, tenant: str, offset: int, sink: Sink) -> None:
-    raise NotImplementedError("stages.egress.resuming sets this")

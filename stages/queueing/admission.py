@@ -14,13 +14,10 @@ from stages.queueing.closing import Closing
 from stages.queueing.leasing import Leasing
 from stages.queueing.ledger import Entry
 from stages.queueing.memory import EarlyNotices
+from stages.queueing.once import NotOursError, Once
 from stages.queueing.pool import PoolQueue
 from stages.queueing.storage import QueueStore, UnclearError
 from stages.runtime.bus import Bus
-
-
-class NotOursError(Exception):
-    """We are not the pool's owner any more: its new owner answers the repeated question."""
 
 
 class Admissions:
@@ -42,25 +39,17 @@ class Admissions:
         self._store = store
         self._closing = closing
         self._leasing = leasing
-        self._under_way: dict[str, asyncio.Future[AdmitReply]] = {}
+        self._once = Once()
         self.given_up = EarlyNotices()  # refused, but perhaps stored: dropped when it turns up
         self.refused = 0
 
     def under_way(self, request_id: str) -> bool:
         """Whether it is being stored right now."""
-        return request_id in self._under_way
+        return request_id in self._once
 
     async def admit(self, pool: PoolQueue, work: Work, msg: Msg) -> BaseModel | None:
         """None = no answer: we own the pool no more."""
-        under_way = self._under_way.get(work.request_id)
-        if under_way is None:
-            under_way = asyncio.ensure_future(self._admit(pool, work, msg.data))
-            self._under_way[work.request_id] = under_way
-            under_way.add_done_callback(lambda _: self._under_way.pop(work.request_id, None))
-        try:
-            return await asyncio.shield(under_way)
-        except NotOursError:
-            return None
+        return await self._once.run(work.request_id, lambda: self._admit(pool, work, msg.data))
 
     async def _admit(self, pool: PoolQueue, work: Work, raw: bytes) -> AdmitReply:
         if not pool.holds():

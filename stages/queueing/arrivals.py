@@ -20,6 +20,7 @@ from stages.queueing.closing import Closing
 from stages.queueing.leasing import Leasing
 from stages.queueing.ledger import Entry, State
 from stages.queueing.moves import terms_of
+from stages.queueing.once import NotOursError, Once
 from stages.queueing.pool import PoolQueue
 from stages.queueing.storage import QueueStore, UnclearError
 from stages.runtime.bus import Bus
@@ -32,10 +33,6 @@ Sections = Callable[[], Mapping[str, PoolSection]]
 Wake = Callable[[PoolQueue], None]
 
 log = logging.getLogger("headrace.queueing")
-
-
-class _NotOursError(Exception):
-    """No answer: the repeated question has one, ours or that of the pool's new owner."""
 
 
 class Arrivals:
@@ -60,27 +57,19 @@ class Arrivals:
         self._leasing = leasing
         self._sections = sections
         self._wake = wake
-        self._coming: dict[str, asyncio.Future[AdmitReply]] = {}
+        self._once = Once()
 
     def under_way(self, request_id: str) -> bool:
         """Whether it is being stored right now."""
-        return request_id in self._coming
+        return request_id in self._once
 
     async def arrive(self, pool: PoolQueue, work: Work, msg: Msg) -> AdmitReply | None:
         """None = no answer, we own the pool no more. Raises what admission raises."""
-        coming = self._coming.get(work.request_id)
-        if coming is None:
-            coming = asyncio.ensure_future(self._arrive(pool, work, msg.data))
-            self._coming[work.request_id] = coming
-            coming.add_done_callback(lambda _: self._coming.pop(work.request_id, None))
-        try:
-            return await asyncio.shield(coming)
-        except _NotOursError:
-            return None
+        return await self._once.run(work.request_id, lambda: self._arrive(pool, work, msg.data))
 
     async def _arrive(self, pool: PoolQueue, work: Work, raw: bytes) -> AdmitReply:
         if not pool.holds():
-            raise _NotOursError
+            raise NotOursError
         known = pool.ledger.get(work.request_id)
         if known is not None and known.work.hop >= work.hop:
             return terms_of(pool, known)
@@ -88,7 +77,7 @@ class Arrivals:
             return _over(work)
         for delivery in self._board.deliveries[pool.name].fresh.values():
             if delivery.request_id == work.request_id and delivery.hop >= work.hop:
-                raise _NotOursError  # this copy has turned up in the stream and is read: ask again
+                raise NotOursError  # this copy has turned up in the stream and is read: ask again
         self._check(pool, work)
         pool.take(work.tokens, self._clocks.now_s())
         counted = False  # by the queue, for as long as it waits there
@@ -127,16 +116,16 @@ class Arrivals:
         try:
             put = await self._store.put(pool.name, work.request_id, work.hop, raw, go_on)
         except UnclearError:
-            raise _NotOursError from None  # it may be stored: it is asked again until that is clear
+            raise NotOursError from None  # it may be stored: it is asked again until that is clear
         if not pool.holds():
-            raise _NotOursError
+            raise NotOursError
         if put.repeated and pool.ledger.get(work.request_id) is None:
             try:
                 gone = await self._store.read(put.seq) is None
             except (OSError, TimeoutError, nats.errors.Error):
-                raise _NotOursError from None  # unclear: it is asked again
+                raise NotOursError from None  # unclear: it is asked again
             if not pool.holds():
-                raise _NotOursError
+                raise NotOursError
             return None if gone else put.seq
         return put.seq
 

@@ -30,6 +30,7 @@ from contracts.client import (
 from contracts.errors import ErrorCode, ErrorInfo, HeadraceError
 from contracts.internal import ClientCall, Settled
 from stages.egress import admission, grpc_door
+from stages.egress.resuming import Resuming
 from stages.runtime.client import GrpcCaller, TooLarge
 from stages.runtime.clock import now_ms
 from tests.egress.builders import make_item
@@ -228,7 +229,8 @@ async def test_more_calls_than_the_bound_are_refused(
 ) -> None:
     monkeypatch.setattr(grpc_door, "CALLS_AT_ONCE", 1)
     address = f"127.0.0.1:{free_port()}"
-    door = grpc_door.GrpcDoor(world.bus, world.service._sessions, EGRESS, address, 16)
+    sessions = world.service._sessions
+    door = grpc_door.GrpcDoor(world.bus, sessions, Resuming(sessions), EGRESS, address, 16)
     await door.start()
     async with grpc.aio.insecure_channel(address) as channel:
         method = channel.unary_stream("/headrace.v1.Headrace/Generate", None, pb.Answer.FromString)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from contracts.topology import Topology
 from stages.queueing.clocks import Clocks
 from stages.queueing.ownership import Timing
 from stages.queueing.service import QueueingService
@@ -84,11 +85,19 @@ class Queueing:
 
 
 @pytest.fixture
+def plan() -> Topology | None:
+    """The topology that the service runs; None = the usual one."""
+    return None
+
+
+@pytest.fixture
 async def queueing(
-    bus_address: BusAddress, tmp_path: Path, clock: FakeClock
+    bus_address: BusAddress, tmp_path: Path, clock: FakeClock, plan: Topology | None
 ) -> AsyncIterator[Queueing]:
     """The service, started."""
     running = Queueing(bus_address, tmp_path, clock)
+    if plan is not None:
+        running.plan = plan
     await running.start()
     yield running
     if running.bus.client.is_connected:

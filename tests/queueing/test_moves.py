@@ -1,8 +1,6 @@
 """Requests that go from pool to pool, once, whatever is lost in between."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,12 +22,11 @@ from contracts.internal import (
     Work,
 )
 from contracts.sessions import Progress
+from contracts.topology import Topology
 from stages.queueing import moves
 from stages.runtime.bus import Bus
-from stages.runtime.launch import BusAddress
 from tests.queueing.conftest import Queueing
 from tests.queueing.support import (
-    FakeClock,
     ScriptedEgress,
     ScriptedExecutor,
     admit,
@@ -60,17 +57,9 @@ class ExecutorOfR(ScriptedExecutor):
 
 
 @pytest.fixture
-async def queueing(
-    bus_address: BusAddress, tmp_path: Path, clock: FakeClock
-) -> AsyncIterator[Queueing]:
+def plan() -> Topology:
     """Pools p and r serve the same model, q another one; nobody executes yet."""
-    running = Queueing(bus_address, tmp_path, clock)
-    running.plan = PLAN
-    await running.start()
-    yield running
-    if running.bus.client.is_connected:
-        await running.service.drain()
-        await running.bus.close()
+    return PLAN
 
 
 @pytest.fixture

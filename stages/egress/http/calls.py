@@ -16,6 +16,7 @@ from stages.egress.http.errors import HttpError, invalid, problem, unsupported
 from stages.egress.http.inbox import HttpSink, Inbox
 from stages.egress.http.reply import Reply
 from stages.egress.http.translate import Asked, translate
+from stages.egress.resuming import Resuming
 from stages.egress.session import Session
 from stages.egress.sessions import Sessions
 from stages.runtime.bus import Bus
@@ -45,9 +46,12 @@ class Place:
 class Calls:
     """Starts and resumes calls through this process."""
 
-    def __init__(self, bus: Bus, sessions: Sessions, egress: str, buffer_chunks: int) -> None:
+    def __init__(
+        self, bus: Bus, sessions: Sessions, resuming: Resuming, egress: str, buffer_chunks: int
+    ) -> None:
         self._bus = bus
         self._sessions = sessions
+        self._resuming = resuming
         self._egress = egress
         self.buffer_chunks = buffer_chunks
 
@@ -115,13 +119,13 @@ class Calls:
         )
         refused = [settled for settled in others if settled.error is not None]
         if refused:
-            await self._sessions.settle(Settled(request_id=ids[0], error=refused[0].error))
+            await self._resuming.settle(Settled(request_id=ids[0], error=refused[0].error))
         else:
             await self._admit_one(ids[0], encoded[0])
 
     async def _admit_one(self, request_id: str, call: bytes) -> Settled:
         settled = await admit(self._bus, request_id, call)
-        await self._sessions.settle(settled)
+        await self._resuming.settle(settled)
         return settled
 
     def resume(self, asked: Asked, place: Place, caller: Caller, call_id: str) -> Reply:
@@ -142,7 +146,7 @@ class Calls:
             await sink.send(Refused(request_id=place.request_id, error=error.info))
             return
         if not inbox.left:
-            self._sessions.resume(request_id, tenant, place.offset, sink)
+            self._resuming.start(request_id, tenant, place.offset, sink)
 
     async def models(self, caller: Caller) -> ModelList:
         """What the caller may name. Raises `HttpError`."""

@@ -14,6 +14,7 @@ from stages.egress.http.app import HttpApp
 from stages.egress.http.calls import Calls
 from stages.egress.http.errors import HttpError, problem
 from stages.egress.http.protocol import IDLE_S, Connection
+from stages.egress.resuming import Resuming
 from stages.egress.sessions import SHUTTING_DOWN, Sessions
 from stages.runtime.bus import Bus
 
@@ -38,10 +39,16 @@ class HttpDoor:
     """Serves the OpenAI-compatible API on `address` (HOST:PORT)."""
 
     def __init__(
-        self, bus: Bus, sessions: Sessions, egress: str, address: str, buffer_chunks: int
+        self,
+        bus: Bus,
+        sessions: Sessions,
+        resuming: Resuming,
+        egress: str,
+        address: str,
+        buffer_chunks: int,
     ) -> None:
         self.address = address
-        self._calls = Calls(bus, sessions, egress, buffer_chunks)
+        self._calls = Calls(bus, sessions, resuming, egress, buffer_chunks)
         self._app = HttpApp(self._calls, self._busy)
         self._server = _Server(
             uvicorn.Config(

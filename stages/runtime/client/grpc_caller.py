@@ -26,7 +26,7 @@ from stages.runtime.client.answers import (
     from_proto,
 )
 from stages.runtime.client.caller import Caller
-from stages.runtime.client.continuing import Broken, Place, continued
+from stages.runtime.client.continuing import Broken, Place
 from stages.runtime.client.protobuf import plain
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["Headrace"].full_name
@@ -88,18 +88,6 @@ class GrpcCaller(Caller):
         repeatable = message.HasField("idempotency_key")
         return self.stream("chat", message.SerializeToString(), timeout_s, repeatable=repeatable)
 
-    def resume(
-        self, request_id: str, offset: int = 0, timeout_s: float = CALL_TIMEOUT_S
-    ) -> AsyncGenerator[Answer, None]:
-        """Go on with a request of the same tenant after the first `offset` tokens."""
-        until = time.monotonic() + timeout_s
-        return continued(
-            lambda: self._resumed(request_id, offset, until),
-            lambda known, after: self._resumed(known, after, until),
-            Place(request_id, offset),
-            until,
-        )
-
     async def cancel(self, request_id: str) -> CancelReply | Refused:
         """End a request of the same tenant."""
         request = pb.CancelRequest(request_id=request_id)
@@ -115,7 +103,7 @@ class GrpcCaller(Caller):
             return reply
         return ModelList(models=[ModelCard(**plain(card)) for card in reply.models])
 
-    async def stream(
+    def stream(
         self,
         verb: str,
         message: bytes,
@@ -126,16 +114,12 @@ class GrpcCaller(Caller):
     ) -> AsyncGenerator[Answer, None]:
         """Any bytes, unchecked but for their size. `deadline_s` is sent as gRPC's own deadline."""
         until = time.monotonic() + timeout_s
-        answers = continued(
+        return self._unbroken(
             lambda: self._once(verb, message, until, deadline_s),
-            lambda known, after: self._resumed(known, after, until),
-            Place(),
             until,
+            Place(),
             repeatable=repeatable,
         )
-        async with contextlib.aclosing(answers):
-            async for answer in answers:
-                yield answer
 
     def _resumed(self, request_id: str, offset: int, until: float) -> AsyncGenerator[Answer, None]:
         message = pb.ResumeRequest(request_id=request_id, offset=offset)

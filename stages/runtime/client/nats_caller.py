@@ -30,7 +30,7 @@ from stages.runtime.client.answers import (
 )
 from stages.runtime.client.caller import Caller
 from stages.runtime.client.connection import Connection
-from stages.runtime.client.continuing import Broken, Place, continued
+from stages.runtime.client.continuing import Broken, Place
 
 AnswerT = TypeVar("AnswerT")
 CANCELLED: TypeAdapter[CancelReply | Refused] = TypeAdapter(CancelReply | Refused)
@@ -85,18 +85,6 @@ class NatsCaller(Caller):
         body = to_json(request)
         return self.stream("chat", body, timeout_s, repeatable=is_repeatable(request))
 
-    def resume(
-        self, request_id: str, offset: int = 0, timeout_s: float = CALL_TIMEOUT_S
-    ) -> AsyncGenerator[Answer, None]:
-        """Go on with a request of the same tenant after the first `offset` tokens."""
-        until = time.monotonic() + timeout_s
-        return continued(
-            lambda: self._resumed(request_id, offset, until),
-            lambda known, after: self._resumed(known, after, until),
-            Place(request_id, offset),
-            until,
-        )
-
     async def cancel(self, request_id: str) -> CancelReply | Refused:
         """End a request of the same tenant."""
         body = json.dumps({"request_id": request_id}).encode()
@@ -106,7 +94,7 @@ class NatsCaller(Caller):
         """What this tenant may name."""
         return _parse(MODELS, await self._one("models", b"{}"))
 
-    async def stream(
+    def stream(
         self,
         verb: str,
         body: bytes,
@@ -116,16 +104,12 @@ class NatsCaller(Caller):
     ) -> AsyncGenerator[Answer, None]:
         """Any body, unchecked but for its size (tests send broken ones)."""
         until = time.monotonic() + timeout_s
-        answers = continued(
+        return self._unbroken(
             lambda: self._once(verb, body, until, REPEATED_S if repeatable else FIRST_ANSWER_S),
-            lambda known, after: self._resumed(known, after, until),
-            Place(),
             until,
+            Place(),
             repeatable=repeatable,
         )
-        async with contextlib.aclosing(answers):
-            async for answer in answers:
-                yield answer
 
     def _resumed(self, request_id: str, offset: int, until: float) -> AsyncGenerator[Answer, None]:
         body = json.dumps({"request_id": request_id, "offset": offset}).encode()
